@@ -40,8 +40,9 @@ def noted(
     monkeypatch.setattr(stages, "_LEAST_FLOPS", 1)
     monkeypatch.setattr(joint_pass, "_RACE_S", 0.05)
     monkeypatch.setattr(joint_pass, "_MOST_RACE_S", 0.05)
-    monkeypatch.setattr(joint_pass, "even", lambda: 0.0)
-    monkeypatch.setitem(choice.SLACK, "balanced", 1e9)
+    for memory in choice.LEAST_SPEED:
+        monkeypatch.setitem(choice.LEAST_SPEED, memory, 0.0)
+    monkeypatch.setitem(choice._SLACK, "balanced", 1e9)
     if request.node.get_closest_marker("slow") is None:  # turns by PyTorch's operators, for speed
         for module in (run, joint_pass):
             monkeypatch.setattr(module, "compiled_by_inductor", lambda graph, *given: graph)

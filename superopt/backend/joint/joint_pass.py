@@ -20,15 +20,14 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.graphpass import RegionPass
-from superopt.backend.joint.choice import SLACK, chosen
+from superopt.backend.joint.choice import LEAST_SPEED, chosen
 from superopt.backend.joint.factored import factored
 from superopt.backend.joint.piece import gate_of, is_tangent, large_bytes, largest_component, piece_around
 from superopt.backend.joint.run import TiledKernel
 from superopt.backend.joint.tiles import Tiles
 from superopt.backend.joint.tiling import largest_bytes, tiled, with_undefined
-from superopt.backend.options import BackendOptions
+from superopt.backend.options import BackendOptions, Memory
 from superopt.backend.region_plan import REGION, RegionPlan, kept_plan
-from superopt.backend.region_race import even
 from superopt.backend.subgraph import Subgraph
 from superopt.cache import Cache, Record, key_of, program_text, versions
 from superopt.candidates.sizes import resized
@@ -130,7 +129,13 @@ class JointPass(CustomGraphPass):
         inputs = ", ".join(f"{port.dtype}{list(goal.shape(port))}".replace(" ", "") for port in goal.inputs)
         blank = Decision(listed(nodes), inputs, False, "")
         ledger, tiles = self.ledger, found.tiles
-        told = {"axis": tiles.axis, "limit_bytes": tiles.limit_bytes, "memory": ledger.options.memory}
+        memory = ledger.options.memory
+        told = {
+            "axis": tiles.axis,
+            "limit_bytes": tiles.limit_bytes,
+            "memory": memory,
+            "least": _least(memory),
+        }
         options = {"backend": "joint", **told, "results": list(found.names)}
         parts = {**versions(), **target.key_parts()}
         key = key_of("plan", program=program_text(goal), options=options, **parts)
@@ -229,11 +234,16 @@ def _judged(
     speed = raced.speed_of("turns")
     size, turn = largest_bytes(found.plan.goal), tiles.kernel.shared_bytes(tiles.rows)
     needed = isinstance(memory, int) and turn <= memory < size
-    taken = needed or speed >= (1 / SLACK["balanced"] if memory == "balanced" else even())
+    taken = needed or speed >= _least(memory)
     short = f"{turn / 2**20:.0f} MB in place of {size / 2**20:.0f}"
     why = f"in turns it has {speed:.2f} times Inductor's speed, and {short}"
     whole_us, turns_us = (raced.measurements[name].median_us for name in ("whole", "turns"))
     return replace(blank, taken=taken, why=why, before_us=whole_us, after_us=turns_us), found
+
+
+def _least(memory: Memory) -> float:
+    """Return the speed beside Inductor's from which on turns are taken for their speed."""
+    return LEAST_SPEED.get(str(memory), LEAST_SPEED["fast"])
 
 
 def _compared(found: _Found) -> FloatReport:
