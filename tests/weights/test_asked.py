@@ -1,0 +1,100 @@
+"""Whether weights are the same: compiled code and Python give the same answer, whatever has changed."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from superopt.weights import asked, sources
+from superopt.weights.sources import Sources
+
+
+def weights() -> list[Tensor]:
+    torch.manual_seed(0)
+    return [
+        nn.Parameter(torch.randn(256, 96)),
+        nn.Parameter(torch.randn(31)),
+        torch.randint(-128, 128, (70, 512), dtype=torch.int8),
+        torch.randn(96, 256).bfloat16().t(),
+        torch.randn(64, 3, 80)[:, 1:, ::2],
+        torch.tensor(3.0, dtype=torch.float64),
+        torch.empty(0, 4),
+    ]
+
+
+def swap(given: list[Tensor]) -> None:
+    given[0], given[1] = given[1], given[0]
+
+
+def to_shared_memory(given: list[Tensor]) -> None:
+    given[0].share_memory_()
+
+
+CHANGES: dict[str, Callable[[list[Tensor]], object]] = {
+    "in place": lambda given: given[0].mul_(1),
+    "the last one": lambda given: given[5].fill_(4),
+    "by numpy": lambda given: given[0].detach().numpy().fill(1),
+    "one byte by numpy": lambda given: given[2].numpy().__setitem__((0, 0), given[2][0, 0] ^ 1),
+    "one of a few by numpy": lambda given: given[1].detach().numpy().__setitem__(30, 9),
+    "a part by numpy": lambda given: given[4].numpy().fill(1),
+    "in its data": lambda given: given[0].data.__setitem__((1, 1), 5),
+    "other data": lambda given: setattr(given[3], "data", given[3].clone()),
+    "other memory": lambda given: given[1].data.set_(torch.randn(31)),
+    "shared": to_shared_memory,
+    "another tensor": lambda given: given.__setitem__(2, given[2].clone()),
+    "exchanged": swap,
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
+def test_every_change_is_seen(change, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiled:
+        monkeypatch.setattr(sources, "asked", lambda known, samples: None)
+    given = weights()
+    found = Sources(given)
+    before = list(given)
+    for _ in range(3):
+        assert found.same(given)
+        assert found.same(tuple(given))
+    assert found._asked(given) is compiled
+    change(given)
+    assert not found.same(given)
+    assert not found._asked(given)
+    assert before
+    assert Sources(given).same(given)
+
+
+@torch.no_grad()
+def test_reading_is_no_change() -> None:
+    given = weights()
+    found = Sources(given)
+    for one in given:
+        one.sum()
+        one.detach().clone().zero_()
+        one.data.abs()
+    assert found.same(given)
+
+
+@torch.no_grad()
+def test_each_weight_alone_is_told_from_a_copy() -> None:
+    for one in weights():
+        found = Sources([one])
+        assert found._asked((one,))
+        assert not found.same((one.clone(),))
+        assert not found._asked(())
+
+
+def test_without_a_compiler_python_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_nothing(*unused: object, **named: object) -> None:
+        raise asked.CompileError("no compiler")
+
+    monkeypatch.setattr(asked, "compile_source", compile_nothing)
+    monkeypatch.setattr(asked, "_compiled", asked._compiled.__wrapped__)
+    given = weights()
+    found = Sources(given)
+    assert found.same(given)
+    given[0].detach().numpy().fill(1)
+    assert not found.same(given)
