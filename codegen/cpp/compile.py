@@ -59,6 +59,7 @@ _PARTS = (
     "tiles",
     "in_place",
     "products",
+    "gathered",
 )
 
 FLAGS = (
@@ -77,8 +78,8 @@ _NAMES = ("g++", "clang++", "c++")
 _ANSWER_S = 5.0  # seconds that a compiler has to say its version
 _TIMEOUT_S = 60.0
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
-_CALL = re.compile(r"\b(contract|contract_pairs)\(([^;]*);")
-_FORMAT = re.compile(r"\bMatrix<(\w+)>")
+_CALL = re.compile(r"\b(contract|contract_pairs|contract_gathered)\(([^;]*);")
+_FORMAT = re.compile(r"\b(?:Matrix|Gathered)<(\w+)\b")
 # Formats whose contractions are compiled on their own.
 _FORMATS = frozenset(CPP_TYPES[name] for name in CPP_FLOATS)
 _PANELS = "panels"  # the part that contractions of all formats share
@@ -346,6 +347,7 @@ def _shared_by(code: str) -> list[str]:
     found = _CALL.findall(code)
     calls = [_FORMAT.findall(operands) for _, operands in found]
     formats = {b for _, b in calls} | {a for a, _ in calls if a != "float"}
+    formats |= {"float" for name, _ in found if name == "contract_gathered"}  # what it copies
     pairs = any(name == "contract_pairs" for name, _ in found)
     return [*([_PANELS] if calls else []), *sorted(formats & _FORMATS), *([_PAIRS] if pairs else [])]
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 
 from superopt.codegen.cpp.config import FEW, CppConfig
+from superopt.codegen.cpp.gathered import print_gathered
 from superopt.codegen.cpp.loop_bounds import reach_end, reach_start
 from superopt.codegen.cpp.nest import print_nest, print_shift
 from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
@@ -191,7 +192,10 @@ class Emitter(Tiles):
             elif isinstance(item, Fill):
                 self.fill(item.value)
             elif isinstance(item, Contraction):
-                self.contraction(item)
+                if item.gathered is None:
+                    self.contraction(item)
+                else:
+                    print_gathered(self, item)
             elif isinstance(item, Shift):
                 print_shift(self, item.move)
             elif item.slides:

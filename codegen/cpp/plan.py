@@ -1,5 +1,6 @@
 """Plan: statements grouped into what becomes loops of C++: fills, nests of fused steps, contractions."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -13,6 +14,7 @@ from superopt.codegen.statements import (
     Start,
     Statement,
     Store,
+    traced_strides,
 )
 from superopt.ir import REDUCTIONS, Graph, Step, mask_values, value_axes
 from superopt.ir.windows.place import reads_outside
@@ -49,6 +51,7 @@ def viewed(graph: Graph, value: int) -> int:
 
 _LANES = 16  # of the widest vectors
 _MOST_TAPS = 128  # positions over which sums stay in registers
+_FEWEST = 4  # rows, or columns, that meet what is copied of windows
 
 
 @dataclass(slots=True)
@@ -90,6 +93,8 @@ class Contraction:
     around: tuple[str, ...]  # axes of loops around it
     # How many enclosing loops must advance before operand A changes; its packed panel is reused until then.
     walks: int | None = None
+    # The axes of the rows, of the columns and of the sum, where parts of windows are copied for the micro-kernel.
+    gathered: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
 
 
 @dataclass(slots=True)
@@ -257,9 +262,7 @@ class _Planner:
     def _contraction(self, one: Compute) -> Contraction | None:
         """Return how the micro-kernel computes a step, or None where plain loops must."""
         step: Step = one.step
-        if step.op != "contract" or any(self.masks[i] for i in step.inputs):
-            return None
-        if any(self._leaf(i) or self._reaches_outside(i) for i in step.inputs):
+        if step.op != "contract" or any(self.masks[i] or self._leaf(i) for i in step.inputs):
             return None
         a, b = step.inputs
         result = [axis for axis in self.order if axis in self.axes[one.value] and axis not in self.single]
@@ -270,12 +273,42 @@ class _Planner:
             a, b = b, a
         rows = [axis for axis in result if axis in self.axes[a] and axis not in self.axes[b]]
         summed = [axis for axis in self.order if axis in step.axes and axis not in self.single]
+        slides = any(self._reads_taps(i, step.axes) for i in (a, b))
+        if slides or any(map(self._reaches_outside, (a, b))):
+            return self._gathered(one, a, b, rows, result, summed) if slides else None
         m = rows[-1] if rows else None
         # The last axis is that along which memory runs, and others may continue it; a short one is no loop.
         long = [axis for axis in summed if self.graph.sizes[axis] >= _LANES]
         k = long[-1] if long else max(summed, key=self.graph.sizes.__getitem__, default=None)
         around = [axis for axis in (*result, *summed) if axis not in (m, n, k)]
         return Contraction(one, a, b, m, n, k, tuple(around))
+
+    def _gathered(
+        self, one: Compute, a: int, b: int, rows: list[str], result: list[str], summed: list[str]
+    ) -> Contraction | None:
+        """Return a contraction of windows, if so many rows meet each that copies of them are worth it."""
+        sizes = self.graph.sizes
+        columns = [axis for axis in result if axis in self.axes[b] and axis not in self.axes[a]]
+        if min(prod(sizes[axis] for axis in part) for part in (rows, columns)) < _FEWEST:
+            return None
+        # A sum runs along the memory of the operand that is no window, which then is a plain matrix.
+        plain = next((i for i in (a, b) if not self._reads_taps(i, one.step.axes)), a)
+        tensor = next((found for found in self.program.loads if found.value == plain), None)
+        if tensor is not None:
+            strides = traced_strides(tensor, sizes)
+            summed = sorted(summed, key=lambda axis: -strides.get(axis, 0))
+        around = tuple(axis for axis in result if axis not in (*rows, *columns))
+        groups = tuple(rows), tuple(columns), tuple(summed)
+        return Contraction(one, a, b, rows[-1], columns[-1], summed[-1], around, gathered=groups)
+
+    def _reads_taps(self, value: int, summed: Collection[str]) -> bool:
+        """Whether a view of a tensor is a window whose places move with an axis of a sum."""
+        step = self.graph.step_of(value)
+        while step is not None and step.op in VIEWS:
+            if any(axis in summed for place in step.places for axis, _ in place.terms):
+                return True
+            step = self.graph.step_of(step.inputs[0])
+        return False
 
     def find_met_again(self, body: list[Item]) -> None:
         """Note which contractions read an operand A again before it changes: A is packed once for all."""
@@ -288,7 +321,7 @@ class _Planner:
             for item in items:
                 if isinstance(item, Walk):
                     visit(item.body, [*walks, item])
-                elif isinstance(item, Contraction) and not self.axes[item.a] & set(item.around):
+                elif isinstance(item, Contraction) and self._is_packed(item):
                     if self.source(item.a) in rescaled:
                         continue
                     changed = [
@@ -306,6 +339,10 @@ class _Planner:
             if len(items) == 1 or len({(item.m, item.k) for item in items}) > 1:
                 for item in items:
                     item.walks = None
+
+    def _is_packed(self, item: Contraction) -> bool:
+        """Whether a contraction may pack its rows once for several turns of the loops around it."""
+        return item.gathered is None and not self.axes[item.a] & set(item.around)
 
     def _reaches_outside(self, value: int) -> bool:
         """Whether a view of a tensor is 0 somewhere because it reads outside."""

@@ -12,7 +12,6 @@ from superopt.rivals.bits import bits_of
 from superopt.rivals.indices import MADE, indices_of
 from superopt.rivals.strided import views_of
 from superopt.trace.lowering.table import INTEGERS, LOWERINGS, REASONS, widens
-from superopt.trace.lowering.windows import why_dense
 
 __all__ = ["Kind", "kinds_of", "reasons_of"]
 
@@ -104,7 +103,7 @@ def _why_no_windows(node: fx.Node, device: str) -> str | None:
     weight = value_of(node.args[1])  # type: ignore[arg-type]
     if any(not isinstance(size, int) for size in weight.shape):
         return "a kernel of a size that is not known"
-    return why_dense(weight.shape)
+    return None
 
 
 def _short(node: fx.Node) -> str:

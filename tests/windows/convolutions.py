@@ -60,10 +60,13 @@ def _each(random: Random, rank: int, choices: tuple[int, ...]) -> Any:
 
 def _convolution(random: Random, dtype: torch.dtype) -> Case:
     rank = random.choice((1, 2, 2, 2, 3))
-    kind = random.choice(("depthwise", "depthwise", "multiplied", "grouped", "whole", "pointwise"))
+    kind = random.choice(("depthwise", "depthwise", "multiplied", "grouped", "whole", "dense", "pointwise"))
     groups = {"whole": 1, "pointwise": random.choice((1, 2))}.get(kind, random.choice((1, 2, 3, 5)))
     per_group = 1 if kind in ("depthwise", "multiplied") else random.choice((1, 2, 3))
     made = groups if kind == "depthwise" else groups * random.choice((1, 2, 3))
+    if kind == "dense":
+        groups = random.choice((1, 1, 2))
+        per_group, made = random.choice((4, 7, 32, 75)), groups * random.choice((4, 5, 13, 33))
     kernel = [1 if kind == "pointwise" else random.choice((1, 2, 3, 5)[: 5 - rank]) for _ in range(rank)]
     settings = {
         "stride": _each(random, rank, (1, 1, 2, 3, 7)),

@@ -1,7 +1,6 @@
 """Lowerings of what slides over a tensor: convolutions and pools.
 
 Windows that lie side by side are parts of an axis; a step of the IR reads others (`superopt.ir.windows`).
-A convolution that sums over many channels is left to libraries, unless it is a product of matrices.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,11 +25,9 @@ __all__ = [
     "each",
     "grouped",
     "starts_of",
-    "why_dense",
 ]
 
 _OUTPUTS, _KERNEL = "uvw", "xyz"  # labels of the dimensions of an image and of its windows
-_MOST_SUMMED = 64  # products for each result of a convolution; libraries are faster at longer sums
 
 Sizes = int | Sequence[int]
 """A number for all dimensions of an image, or one for each of them."""
@@ -105,14 +102,6 @@ def _slid(
     return found, Sym(inside, (window, within), torch.bool)
 
 
-def why_dense(weight: Sequence[int]) -> str | None:
-    """Return why a convolution with a kernel of this shape is left to libraries; None where it is not."""
-    taps = prod(weight[2:])
-    if taps == 1 or weight[1] * taps <= _MOST_SUMMED:
-        return None
-    return f"a dense convolution, over {weight[1] * taps} products for each result"
-
-
 def grouped(b: Builder, x: Sym, at: int, groups: int) -> Sym:
     """Return a tensor with a dimension of channels taken apart into groups."""
     parts = b.axes.cut(b.dims(x)[at], (groups, b.shape(x)[at] // groups))
@@ -137,9 +126,6 @@ def _convolution(
 ) -> Sym:
     if transposed:
         raise UnsupportedError("a transposed convolution")
-    dense = why_dense(b.shape(weight))
-    if dense is not None:
-        raise UnsupportedError(dense)
     rank = len(weight.dims) - 2
     image, kernel = grouped(b, b.settle(x), 1, groups), grouped(b, weight, 0, groups)
     settings = zip(*(each(one, rank) for one in (stride, padding, dilation)), strict=True)
