@@ -49,14 +49,14 @@ def equal_graphs(
     """
     start = perf_counter()
     seed = fresh_seed() if seed is None else seed
-    if reads_windows(a) or reads_windows(b):
-        verdict = _through_windows(a, b, trials, seed, bits)
-        return replace(verdict, seconds=perf_counter() - start)
     # A maximum that only shifts exponentials cancels; left in, it would cost a comparison for each pair.
     aligned = align_graphs(release_shifts(live_graph(a)), release_shifts(live_graph(b)))
     left, right = aligned.left, aligned.right
     if same_outputs(left, right):
         return replace(_same(aligned, seed), seconds=perf_counter() - start)
+    if reads_windows(a) or reads_windows(b):
+        verdict = _through_windows(a, b, trials, seed, bits)
+        return replace(verdict, seconds=perf_counter() - start)
     if plain := plain_integers(left, right):
         # Of integers few are drawn, which proves less. What holds of all numbers holds of integers too.
         sides = as_numbers(left, plain), as_numbers(right, plain)

@@ -125,4 +125,9 @@ def _key(step: Step, inputs: list[int], name: Callable[[str], str]) -> object:
     mapping = tuple(
         sorted((name(old), name(new) if isinstance(new, str) else new) for old, new in step.mapping)
     )
-    return step.op, tuple(sorted(inputs) if step.op in COMMUTATIVE else inputs), axes, mapping, step.value
+    places = tuple(
+        (tuple(map(name, place.axes)), tuple((name(axis), by) for axis, by in place.terms), place.offset)
+        for place in step.places
+    )
+    operands = tuple(sorted(inputs) if step.op in COMMUTATIVE else inputs)
+    return step.op, operands, axes, mapping, places, step.value
