@@ -28,7 +28,7 @@ def print_gathered(tiles: Tiles, item: Contraction) -> None:
         place = places[value]
         guards = place.guards
         kind = f"Gathered<{place.type}, {len(first)}, {len(second)}, {len(guards)}>"
-        here = {axis: "0" for axis in inner}
+        here = dict.fromkeys(inner, "0")
         starts = ", ".join(tiles.position(guard, here) for guard in guards)
         sizes = ", ".join(str(guard.size) for guard in guards)
         with tiles.block(kind, end=","):

@@ -93,7 +93,7 @@ class Contraction:
     around: tuple[str, ...]  # axes of loops around it
     # How many enclosing loops must advance before operand A changes; its packed panel is reused until then.
     walks: int | None = None
-    # The axes of the rows, of the columns and of the sum, where parts of windows are copied for the micro-kernel.
+    # The axes of the rows, of the columns and of the sum, where parts of windows are copied.
     gathered: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
 
 

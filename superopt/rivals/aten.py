@@ -17,6 +17,7 @@ __all__ = [
     "flops_of",
     "heavy",
     "is_attention",
+    "is_dense",
     "is_matmul",
     "is_window",
     "listed",
@@ -44,6 +45,7 @@ _REDUCTIONS = frozenset(_SUMS.split())
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 _POOLS = {"avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"}
 _WINDOWS = frozenset({"convolution", *_POOLS})
+_FEW_PRODUCTS = 64  # for each result of a convolution, as depthwise ones have
 _ATTENTION_WEIGHT = 3  # two products and a softmax
 
 
@@ -81,6 +83,15 @@ def heavy(node: fx.Node) -> int:
 def is_window(node: fx.Node) -> bool:
     """Whether a node slides over an image: a convolution or a pool."""
     return operator_name(node) in _WINDOWS
+
+
+def is_dense(node: fx.Node) -> bool:
+    """Whether a node is a convolution that sums over many products along windows."""
+    if operator_name(node) != "convolution":
+        return False
+    weight = value_of(node.args[1])  # type: ignore[arg-type]
+    taps, products = _product(weight.shape[2:]), _product(weight.shape[1:])
+    return taps > 1 and products > _FEW_PRODUCTS
 
 
 def is_matmul(node: fx.Node) -> bool:

@@ -58,6 +58,30 @@ def test_kernels_compute_many_convolutions(seed: int) -> None:
     _check(seed)
 
 
+_PLAIN, _LAST = torch.contiguous_format, torch.channels_last
+_DENSE = {
+    "contiguous": ((2, 5, 9, 11), (7, 5, 3, 3), {"padding": 1}, _PLAIN, torch.float32),
+    "strided": ((1, 6, 12, 33), (20, 6, 3, 5), {"padding": (1, 2), "stride": 2}, _PLAIN, torch.bfloat16),
+    "channels_last": ((2, 40, 9, 7), (10, 20, 3, 3), {"groups": 2, "dilation": 2}, _LAST, torch.float32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _DENSE)
+def test_dense_convolutions_gather_windows(name: str) -> None:
+    shape, kernel, settings, layout, dtype = _DENSE[name]
+    x, w = (torch.randn(one).to(dtype).contiguous(memory_format=layout) for one in (shape, kernel))
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        return F.relu(F.conv2d(x, w, **settings))  # type: ignore[arg-type]
+
+    kernels, given = _kernels(Case(function, (x, w), name))
+    assert "contract_gathered(" in "".join(kernels.sources)
+    [found] = kernels.in_order(given)
+    expected = function(x.double(), w.double())
+    error = (found.double() - expected).abs() / (1 + expected.abs())
+    assert float(error.max()) < _TOLERANCE[dtype]
+
+
 def _depthwise(x: Tensor, w: Tensor) -> Tensor:
     return F.relu(F.conv2d(x, w, padding=1, groups=3))
 
