@@ -45,21 +45,8 @@ RUNTIME = "runtime.hpp"
 """The name of the header that every kernel includes."""
 
 _PARTS = (
-    "vectors",
-    "formats",
-    "functions",
-    "lanes",
-    "windows",
-    "scratch",
-    "sums",
-    "blocks",
-    "contraction",
-    "pairs",
-    "squares",
-    "tiles",
-    "in_place",
-    "products",
-    "gathered",
+    *("vectors", "formats", "functions", "lanes", "windows", "scratch", "sums", "blocks", "contraction"),
+    *("pairs", "squares", "tiles", "in_place", "products", "gathered"),
 )
 
 FLAGS = (

@@ -3,13 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping
 
 from superopt.codegen.cpp.config import FEW, CppConfig
-from superopt.codegen.cpp.gathered import print_gathered
 from superopt.codegen.cpp.loop_bounds import reach_end, reach_start
 from superopt.codegen.cpp.nest import print_nest, print_shift
 from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
 from superopt.codegen.cpp.source import CPP_TYPES, Argument, CppSource, Place, times
 from superopt.codegen.cpp.tiles import Tiles
-from superopt.codegen.cpp.windows import print_sliding
+from superopt.codegen.cpp.windows import print_gathered, print_sliding
 from superopt.codegen.lowering import lower_for_cpp
 from superopt.codegen.statements import Compute, KernelProgram
 from superopt.ir import print_step
