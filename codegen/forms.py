@@ -7,13 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Forms", "Ready", "form"]
+__all__ = ["Forms", "Ready", "form", "is_stored", "stored"]
+
+
+def is_stored(tensor: Tensor) -> bool:
+    """Whether the memory of a tensor holds its numbers, not negated ones; tensors of zeros may have none."""
+    return not (tensor.is_neg() or tensor._is_zerotensor())
+
+
+def stored(tensor: Tensor) -> Tensor:
+    """Return a tensor of the same numbers that kernels can read from memory."""
+    if tensor._is_zerotensor():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return tensor.resolve_neg()
 
 
 def form(tensor: Tensor) -> tuple[object, ...]:
     """Return what must agree for a program to read another tensor in the place of this one."""
     kind = Tensor if type(tensor) is nn.Parameter else type(tensor)
-    return kind, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.is_neg()
+    return kind, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, is_stored(tensor)
 
 
 class Forms:

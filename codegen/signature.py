@@ -15,7 +15,7 @@ __all__ = ["form_of", "in_order", "sizes_of"]
 
 
 def form_of(given: "Sequence[Tensor]") -> tuple[object, ...]:
-    """Return the shapes, strides, dtypes, devices, signs and classes of tensors.
+    """Return the shapes, strides, dtypes, devices and classes of tensors, and whether memory holds them.
 
     Every call of a kernel passes here, so that up to three tensors are written out: a comprehension
     takes half as long again.
@@ -23,23 +23,30 @@ def form_of(given: "Sequence[Tensor]") -> tuple[object, ...]:
     count = len(given)
     if count == 1:
         (a,) = given
-        return a.shape, a.stride(), a.dtype, a.is_cpu or a.device, a.is_neg(), type(a)
+        return a.shape, a.stride(), a.dtype, a.is_cpu or a.device, a.is_neg() or a._is_zerotensor(), type(a)
     if count == 2:
         a, b = given
         return (
-            a.shape, a.stride(), a.dtype, a.is_cpu or a.device, a.is_neg(), type(a),
-            b.shape, b.stride(), b.dtype, b.is_cpu or b.device, b.is_neg(), type(b),
+            a.shape, a.stride(), a.dtype, a.is_cpu or a.device, a.is_neg() or a._is_zerotensor(), type(a),
+            b.shape, b.stride(), b.dtype, b.is_cpu or b.device, b.is_neg() or b._is_zerotensor(), type(b),
         )  # fmt: skip
     if count == 3:
         a, b, c = given
         return (
-            a.shape, a.stride(), a.dtype, a.is_cpu or a.device, a.is_neg(), type(a),
-            b.shape, b.stride(), b.dtype, b.is_cpu or b.device, b.is_neg(), type(b),
-            c.shape, c.stride(), c.dtype, c.is_cpu or c.device, c.is_neg(), type(c),
+            a.shape, a.stride(), a.dtype, a.is_cpu or a.device, a.is_neg() or a._is_zerotensor(), type(a),
+            b.shape, b.stride(), b.dtype, b.is_cpu or b.device, b.is_neg() or b._is_zerotensor(), type(b),
+            c.shape, c.stride(), c.dtype, c.is_cpu or c.device, c.is_neg() or c._is_zerotensor(), type(c),
         )  # fmt: skip
     return tuple(
         [
-            (one.shape, one.stride(), one.dtype, one.is_cpu or one.device, one.is_neg(), type(one))
+            (
+                one.shape,
+                one.stride(),
+                one.dtype,
+                one.is_cpu or one.device,
+                one.is_neg() or one._is_zerotensor(),
+                type(one),
+            )
             for one in given
         ]
     )

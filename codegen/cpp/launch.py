@@ -16,7 +16,7 @@ from superopt.codegen.cpp.emit import emit
 from superopt.codegen.cpp.library import LibraryKernel, LibraryRun, spread
 from superopt.codegen.cpp.lower import lower_kernel
 from superopt.codegen.cpp.source import Argument, CppSource
-from superopt.codegen.forms import Forms, Ready
+from superopt.codegen.forms import Forms, Ready, is_stored, stored
 from superopt.codegen.signature import form_of, in_order, sizes_of
 from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, contiguous_strides
 from superopt.dtypes import torch_dtypes
@@ -210,8 +210,8 @@ class CppMuGraph:
 
     def prepared(self, given: Sequence[TorchTensor]) -> Prepared:
         """Return what runs the kernels on tensors of these shapes, strides and dtypes, on these threads."""
-        if any(one.is_neg() for one in given):  # the memory of such a tensor holds the negated numbers
-            return lambda given: self.in_order([one.resolve_neg() for one in given])
+        if not all(map(is_stored, given)):
+            return lambda given: self.in_order(list(map(stored, given)))
         for port, one in zip(self.graph.inputs, given, strict=True):
             if not one.is_cpu or type(one) not in (TorchTensor, torch.nn.Parameter):
                 found = f"a {type(one).__name__} on {one.device}"

@@ -27,7 +27,7 @@ def can_be_watched(tensor: Tensor) -> bool:
     """Whether it can be told that a tensor has changed: others may write to shared memory at any time."""
     if type(tensor) not in _PLAIN or tensor.is_inference() or tensor.is_meta:
         return False
-    if tensor.layout != torch.strided or tensor.is_neg() or tensor.is_conj():
+    if tensor.layout != torch.strided or tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor():
         return False
     if tensor.is_cuda:  # its memory always says that it is shared
         return True

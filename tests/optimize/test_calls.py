@@ -155,6 +155,10 @@ def test_tensors_that_kernels_cannot_read(best: Optimized, random) -> None:
     negative = torch.complex(x, -x).conj().imag
     assert negative.is_neg()
     agree(best(negative, g, w), wanted)
+    zeros = torch._efficientzerotensor(x.shape)
+    assert zeros.data_ptr() == 0  # kernels would read what is not there
+    agree(best(zeros, g, w), norm_linear(zeros, g, w))
+    agree(best(x, g, w), wanted)
     with pytest.raises(InputError, match=r"input 1 is f32\[6, 32\] on meta"):
         best(x.to("meta"), g, w)
     with pytest.raises(RuntimeError):

@@ -165,19 +165,23 @@ def test_a_prepared_call_looks_only_at_where_tensors_start(recorded):
     assert (len(compiles), len(launches)) == (4, 4)
 
 
-def test_a_tensor_with_its_sign_put_off_is_read_with_it(recorded):
+def test_tensors_whose_numbers_no_memory_holds(recorded):
     _, launches = recorded
     built = TritonMuGraph(
         fuse(parse_graph("graph g\naxes m=4\nin x: f32[m]\nt = exp(x)\nout o: f32[m] = t\n"))
     )
     negative = torch.complex(torch.ones(4), torch.arange(4.0)).conj().imag
     assert negative.is_neg()
-    for run in (built.in_order, built.prepared([negative])):
-        run([negative])
-        run([negative])
-        read = launches[-1][1][0]
-        assert not read.is_neg()
-        assert torch.equal(read, negative)
+    zeros = torch._efficientzerotensor((4,))
+    assert zeros.data_ptr() == 0
+    for given in (negative, zeros):
+        for run in (built.in_order, built.prepared([given])):
+            run([given])
+            run([given])
+            read = launches[-1][1][0]
+            assert not read.is_neg()
+            assert read.data_ptr() != 0
+            assert torch.equal(read, given + 0)
 
 
 def test_what_is_kept_ready_is_bounded(recorded, monkeypatch):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from superopt.codegen.errors import UnsupportedError
+from superopt.codegen.forms import is_stored, stored
 from superopt.codegen.library import LibraryCall
 from superopt.codegen.signature import in_order, sizes_of
 from superopt.codegen.statements import (
@@ -180,8 +181,8 @@ class TritonMuGraph:
 
     def _prepare(self, signature: object, given: Sequence[Tensor]) -> _Run:
         """Return the call for a signature, made by the first thread that needs it."""
-        if any(one.is_neg() for one in given):  # the memory of such a tensor holds the negated numbers
-            return lambda given: self.in_order([one.resolve_neg() for one in given])
+        if not all(map(is_stored, given)):
+            return lambda given: self.in_order(list(map(stored, given)))
         with self._preparing:
             if signature not in self._prepared:
                 if len(self._prepared) >= MOST_PREPARED:
