@@ -22,6 +22,7 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.joint.choice import LEAST_SPEED, chosen
 from superopt.backend.joint.factored import factored
+from superopt.backend.joint.integers import holds_integers
 from superopt.backend.joint.piece import gate_of, is_tangent, large_bytes, largest_component, piece_around
 from superopt.backend.joint.run import TiledKernel
 from superopt.backend.joint.tiles import Tiles
@@ -179,7 +180,7 @@ def _found(subgraph: Subgraph, gate: fx.Node | None, target: Target, limit_bytes
         return None
     goal, scaled = without
     tiles = _tiles_of(goal, limit_bytes)
-    if tiles is None:
+    if tiles is None or not holds_integers(goal):
         return None
     plan = RegionPlan.of_operators(goal, target.name, tiles)
     return _Found(subgraph, plan, traced.program.outputs, scaled, tangents[0], nodes, tiles)

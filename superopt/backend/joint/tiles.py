@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from superopt.backend.joint.integers import holds_integers
 from superopt.backend.joint.run import TiledKernel
 from superopt.backend.joint.tiling import UNDEFINED, tiled, with_undefined
 from superopt.backend.operators import in_own_memory
@@ -65,6 +66,6 @@ class Tiles:
 
     def _made(self, goal: Graph) -> TiledKernel:
         tiling = tiled(with_undefined(goal), self.axis, self.limit_bytes)
-        if tiling is None:
+        if tiling is None or not holds_integers(goal):
             raise InputError(f"{goal.name}: it cannot be computed in turns along {self.axis}")
         return TiledKernel(tiling, self.rows, last=self.last, own=self.own)
