@@ -47,13 +47,43 @@ def capture(
     With `live`, 0-d tensors of real numbers on such a device are constants like others, not inlined;
     `for_proof`, operators that also write their arguments are taken apart where PyTorch knows how, and
     short tensors that the function makes of numbers are kept as what they hold.
+
+    Gradients are off, so that operators are those of inference. A function that asks for gradients itself
+    is run again with the mode of its caller.
     """
     try:
-        return _captured(function, function, inputs, name, live, for_proof=for_proof)
+        return _functional(function, function, inputs, name, live, for_proof=for_proof)
+    except _GradientsError:
+        if not torch.is_grad_enabled():
+            raise
+
+        @torch.enable_grad()
+        def run(*arguments: Any) -> Any:
+            return function(*arguments)
+
+        return _functional(function, run, inputs, name, live, for_proof=for_proof)
+
+
+class _GradientsError(TraceError):
+    """The function calls torch.autograd.grad while gradients are off."""
+
+
+def _functional(
+    function: Callable[..., Any] | nn.Module,
+    run: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    name: str,
+    live: str | None,
+    *,
+    for_proof: bool,
+) -> Tape:
+    """Return the tape of one run, in which nothing reads a view that a write has made stale."""
+    try:
+        return _captured(function, run, inputs, name, live, for_proof=for_proof)
     except StaleError as stale:
         # Writes to views become operators on the tensors that the views are of.
         try:
-            other = torch.func.functionalize(function)
+            other = torch.func.functionalize(run)
             tape = _captured(function, other, inputs, name, live, for_proof=for_proof)
             return replace(tape, rewritten=True)
         except TraceError:
@@ -187,6 +217,11 @@ class _Functions(TorchFunctionMode):
             raise TraceError(
                 f"{self.recorder.name}: autocast is on{location()}: it changes dtypes out of sight;"
                 " turn it off and cast with .to(dtype) where lower precision is wanted"
+            )
+        if func is torch.autograd.grad and not torch.is_grad_enabled():
+            raise _GradientsError(
+                f"{self.recorder.name}: torch.autograd.grad is called{location()}, and gradients are off;"
+                " call it where they are on, or within torch.enable_grad()"
             )
         args, kwargs = _with_data(name, args, kwargs)
         try:
