@@ -6,7 +6,7 @@ import signal
 import pytest
 
 os.environ["SUPEROPT_TUNE"] = "off"  # nothing is queued or tuned beside a test that does not ask for it
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads of one worker do not spin on the cores of another
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads leave their cores to other workers
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts its background jobs this way
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,18 +15,6 @@ def step(x: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> tuple[torch.
     return w - 0.1 * gradient, loss.detach()
 
 
-class Descent(torch.nn.Module):
-    """The same of a module with a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(5, 4))
-
-    def forward(self, x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        loss = ((x @ self.weight).tanh() - target).square().mean()
-        return torch.autograd.grad(loss, self.weight)
-
-
 def draw(*sizes: int) -> torch.Tensor:
     return torch.randn(sizes, generator=torch.Generator().manual_seed(sum(sizes)))
 
@@ -35,13 +23,6 @@ def test_a_step_is_traced_with_gradients() -> None:
     x, w, target = draw(3, 5), draw(5, 4), draw(3, 4)
     for made, wanted in zip(trace(step, x, w, target).run(x, w, target), step(x, w, target), strict=True):
         torch.testing.assert_close(made.float(), wanted)
-
-
-def test_a_module_is_traced_with_gradients_of_its_parameters() -> None:
-    module, x, target = Descent(), draw(3, 5), draw(3, 4)
-    traced = trace(module, x, target)
-    assert set(traced.constants) == {"weight"}
-    torch.testing.assert_close(traced.run(x, target)[0].float(), module(x, target)[0])
 
 
 def test_nothing_asks_for_gradients_where_the_caller_has_none() -> None:
