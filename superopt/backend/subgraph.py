@@ -271,6 +271,11 @@ _PRIMS: Mapping[str, Callable[..., Any]] = {
         {"dtype": dtype or torch.float32},
     ),
     "fma": lambda x, y, z: (torch.ops.aten.addcmul.default, (z, x, y), {}),
+    "_low_memory_max_pool_with_offsets": lambda x, kernel, *rest: (
+        getattr(torch.ops.aten, f"max_pool{len(kernel)}d_with_indices").default,
+        (x, kernel, *rest),
+        {},
+    ),
     "iota": _range,
 }
 """Calls of ATen for Inductor's own operators."""

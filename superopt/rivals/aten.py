@@ -19,6 +19,7 @@ __all__ = [
     "is_attention",
     "is_dense",
     "is_matmul",
+    "is_maximum",
     "is_window",
     "listed",
     "operator_name",
@@ -43,7 +44,8 @@ native_layer_norm _fused_rms_norm _softmax _log_softmax _safe_softmax
 """
 _REDUCTIONS = frozenset(_SUMS.split())
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-_POOLS = {"avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d"}
+_MAXIMA = {"max_pool2d_with_indices", "max_pool3d_with_indices"}
+_POOLS = {"avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", *_MAXIMA}
 _WINDOWS = frozenset({"convolution", *_POOLS})
 _FEW_PRODUCTS = 64  # for each result of a convolution, as depthwise ones have
 _ATTENTION_WEIGHT = 3  # two products and a softmax
@@ -59,6 +61,8 @@ def operator_name(node: fx.Node) -> str | None:
     if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
         return None
     if target.namespace == "prims":
+        if target._opname == "_low_memory_max_pool_with_offsets":
+            return f"max_pool{len(node.args[1])}d_with_indices"  # type: ignore[arg-type]
         return _PRIMS.get(target._opname)
     if target.namespace != "aten" or target._schema.is_mutable:
         return None
@@ -83,6 +87,11 @@ def heavy(node: fx.Node) -> int:
 def is_window(node: fx.Node) -> bool:
     """Whether a node slides over an image: a convolution or a pool."""
     return operator_name(node) in _WINDOWS
+
+
+def is_maximum(node: fx.Node) -> bool:
+    """Whether a node is a pool of maxima, which also makes where they are."""
+    return operator_name(node) in _MAXIMA
 
 
 def is_dense(node: fx.Node) -> bool:

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, fx
 
-from superopt.rivals.aten import ATTENTION, VIEWS, operator_name, read_by, tensors_in, value_of
+from superopt.rivals.aten import ATTENTION, VIEWS, is_maximum, operator_name, read_by, tensors_in, value_of
 from superopt.rivals.bits import bits_of
 from superopt.rivals.indices import MADE, indices_of
 from superopt.rivals.strided import views_of
@@ -62,8 +62,10 @@ def _why_outside(node: fx.Node, device: str, made: Collection[fx.Node]) -> str |
         return None if all(_plain(tensor, device) for tensor in (*results, *read)) else _UNKNOWN
     if name is None or name not in LOWERINGS or name in REASONS or not results:
         return REASONS.get(_short(node), _UNKNOWN)
-    if name == ATTENTION and _item_read(node, 1):
+    if (name == ATTENTION or is_maximum(node)) and _item_read(node, 1):
         return "its second result is read"
+    if is_maximum(node) and device != "cpu":
+        return "a sliding window over an axis"
     if name == "convolution" and (why := _why_no_windows(node, device)) is not None:
         return why
     if not all(_plain(tensor, device) for tensor in (*results, *read)):

@@ -1,0 +1,87 @@
+"""Convolutions and pools through torch.compile: regions that are taken agree with float64, forward and backward."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.backend.conftest import Host, shared_kernels, taken
+from tests.windows.convolutions import random_case
+
+__all__ = ["shared_kernels", "taken"]
+
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
+_X = torch.randn(2, 6, 9, 11)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.max_pool2d(F.relu(x - 1), 3, 2, 1),
+        lambda x: F.max_pool2d(x * 2, (2, 3), ceil_mode=True) - 1,
+        lambda x: F.max_pool3d(x.tanh(), 2, 1, 1, dilation=2),
+        lambda x: F.max_pool1d(x[:, :, 0] - 0.5, 4, 3, 2),
+    ],
+)
+def test_pools_of_maxima_are_taken(taken: list[Any], function: Callable[[Tensor], Tensor]) -> None:
+    host = Host()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(function, backend=host)(_X), function(_X))
+    assert "max_pool" in taken[0].operators
+    assert host.calls == 1
+
+
+def test_where_maxima_are_stays_with_the_pool(taken: list[Any]) -> None:
+    host = Host()
+    values, places = torch.compile(lambda x: F.max_pool2d(x * 2, 3, return_indices=True), backend=host)(_X)
+    expected = F.max_pool2d(_X * 2, 3, return_indices=True)
+    torch.testing.assert_close((values, places), expected)
+    assert not any("max_pool" in one.operators for one in taken)
+
+
+def _check(taken: list[Any], seed: int) -> None:
+    """Compare a random program and its gradients with float64; the regions are taken whatever they take."""
+    torch._dynamo.reset()
+    torch.manual_seed(seed)
+    case = random_case(seed)
+    if not case.inputs[0].numel():
+        return
+    wide = [one.double().requires_grad_() for one in case.inputs]
+    inputs = [one.detach().requires_grad_() for one in case.inputs]
+    expected = case.function(*wide)
+    found = torch.compile(case.function, backend=Host())(*inputs)
+    seeds = torch.randn_like(expected)
+    expected.backward(seeds)
+    found.backward(seeds.float())
+    expected = expected.detach()
+    pairs = [
+        (found.detach(), expected),
+        *((one.grad, other.grad) for one, other in zip(inputs, wide, strict=True)),
+    ]
+    for one, other in pairs:
+        assert one is not None
+        assert other is not None
+        scale = 1 + other.abs().max()
+        assert float((one.double() - other).abs().max() / scale) < 1e-5, case.text
+    with torch.no_grad():
+        torch._dynamo.reset()
+        alone = torch.compile(case.function, backend=Host())(*case.inputs)
+        assert float((alone.double() - expected).abs().max() / (1 + expected.abs().max())) < 1e-5, case.text
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_random_programs_agree_with_float64(taken: list[Any], seed: int) -> None:
+    _check(taken, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, 500, 20))
+def test_many_random_programs_agree_with_float64(taken: list[Any], start: int) -> None:
+    for seed in range(start, start + 20):
+        _check(taken, seed)
+    assert taken
