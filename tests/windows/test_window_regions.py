@@ -1,4 +1,4 @@
-"""Convolutions and pools through torch.compile: regions that are taken agree with float64, forward and backward."""
+"""Convolutions and pools through torch.compile: taken regions agree with float64, forward and backward."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.backend.conftest import Host, shared_kernels, taken
 from tests.windows.convolutions import random_case

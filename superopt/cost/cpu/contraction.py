@@ -10,13 +10,14 @@ from math import ceil
 from superopt.codegen.cpp.config import FEW
 from superopt.cost.cpu.rates import CALLED, CONVERT, GATHER, LOAD, REST, STORE, Core
 
-__all__ = ["Shape", "contraction_time"]
+__all__ = ["Shape", "contraction_time", "gathered_time"]
 
 _CHAIN = 4  # products that a core starts before the first of them is complete
 _DEEP = 256  # numbers of a sum that are packed at a time
 _SHALLOW = 64
 _TURN_LANES = 1.5  # as a multiple of a load and a store: a square block is transposed on the way
 _FOLD = 8.0  # the time to sum the lanes of a vector, where several vectors are summed together
+_WINDOW = 6.5  # the time to copy a vector of a window, parts of which may lie outside
 _REACHED = (
     1.25  # the time of a block of registers, with its loop and cache misses, over that of its products alone
 )
@@ -59,6 +60,17 @@ def contraction_time(shape: Shape, core: Core) -> float:
     if not shape.b_along_n or shape.m > FEW:
         return time + _packed(shape, core)
     return time + (_streams(shape, core) if shape.m <= 2 else _direct(shape, core))
+
+
+def gathered_time(m: float, n: float, k: float, b_along_n: bool, a_along_k: bool, core: Core) -> float:
+    """Return the time of a contraction of windows: panels of columns, or else blocks of rows, are copied."""
+    if not (m and n and k):
+        return CALLED
+    if b_along_n:
+        return CALLED + n * k / core.lanes * _WINDOW + _panel(m, n, k, core)
+    copied = m * k / core.lanes * (_WINDOW if a_along_k else GATHER)
+    along = Shape(m, n, k, a_along_k=True, b_along_k=True, b_along_n=False)
+    return copied + ceil(m / _DEEP) * contraction_time(replace(along, m=min(m, _DEEP)), core)
 
 
 def _with_copied_rows(shape: Shape) -> Shape:

@@ -13,7 +13,7 @@ from superopt.codegen.cpp.config import FEW, CppConfig
 from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
 from superopt.codegen.statements import Compute, KernelProgram, Store
 from superopt.cost.cpu import rates
-from superopt.cost.cpu.contraction import Shape, contraction_time
+from superopt.cost.cpu.contraction import Shape, contraction_time, gathered_time
 from superopt.cost.cpu.layout import Layout
 from superopt.cost.cpu.rates import Core, core_of, operation
 from superopt.cost.cpu.traffic import Loop, Touch, distinct, missed
@@ -223,6 +223,10 @@ class _Model:
 
     def _contraction(self, item: Contraction) -> float:
         at = self.at
+        if item.gathered is not None:
+            rows, columns, summed = map(at.volume, item.gathered)
+            along = [at.strides(item.b).get(item.n) in (1, 2), at.strides(item.a).get(item.k or "") == 1]
+            return at.volume(item.around) * gathered_time(rows, columns, summed, *along, self.core)
         a, b = at.strides(item.a), at.strides(item.b)
         # An outer axis that continues one of the contraction's axes in both operands only lengthens it.
         times = prod(at.extent(axis) for axis in item.around if axis not in at.single)
