@@ -99,7 +99,8 @@ def is_dense(node: fx.Node) -> bool:
     if operator_name(node) != "convolution":
         return False
     weight = value_of(node.args[1])  # type: ignore[arg-type]
-    taps, products = _product(weight.shape[2:]), _product(weight.shape[1:])
+    taps = _product(weight.shape[2:])
+    products = taps * (weight.shape[0] // node.args[8] if node.args[6] else weight.shape[1])  # type: ignore[operator]
     return taps > 1 and products > _FEW_PRODUCTS
 
 

@@ -12,6 +12,7 @@ from superopt.rivals.bits import bits_of
 from superopt.rivals.indices import MADE, indices_of
 from superopt.rivals.strided import views_of
 from superopt.trace.lowering.table import INTEGERS, LOWERINGS, REASONS, widens
+from superopt.trace.lowering.windows import why_no_phases
 
 __all__ = ["Kind", "kinds_of", "reasons_of"]
 
@@ -100,11 +101,11 @@ def _why_no_windows(node: fx.Node, device: str) -> str | None:
     """Return why a convolution is left to libraries, or None where it is not."""
     if device != "cpu":
         return "a sliding window over an axis"
-    if node.args[6]:
-        return "a transposed convolution"
     weight = value_of(node.args[1])  # type: ignore[arg-type]
     if any(not isinstance(size, int) for size in weight.shape):
         return "a kernel of a size that is not known"
+    if node.args[6]:
+        return why_no_phases(node.args[3], node.args[5], weight.dim() - 2)  # type: ignore[arg-type]
     return None
 
 

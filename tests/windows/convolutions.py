@@ -12,6 +12,7 @@ from torch import Tensor
 __all__ = ["Case", "random_case"]
 
 _CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
+_TRANSPOSED: tuple[Any, ...] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 _AVERAGES = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 _MAXIMA = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
 _ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (F.relu, F.silu, torch.tanh, F.hardswish, lambda x: x)
@@ -30,7 +31,7 @@ def random_case(seed: int, dtype: torch.dtype = torch.float32) -> Case:
     """Return the program of a seed; PyTorch runs it without an error."""
     random = Random(seed)
     while True:
-        case = random.choice((_convolution, _convolution, _pool))(random, dtype)
+        case = random.choice((_convolution, _convolution, _pool, _transposed))(random, dtype)
         try:
             case.function(*case.inputs)
         except RuntimeError:  # the window is larger than the padded image, or the padding than half of a pool
@@ -85,6 +86,28 @@ def _convolution(random: Random, dtype: torch.dtype) -> Case:
 
     text = f"{kind} conv{rank}d {settings} of {list(x.shape)} with {list(weight.shape)}"
     return Case(function, (x, weight) if bias is None else (x, weight, bias), text)
+
+
+def _transposed(random: Random, dtype: torch.dtype) -> Case:
+    rank, groups = random.choice((1, 2, 2, 3)), random.choice((1, 1, 2))
+    stride = [random.choice((1, 2, 2, 3)) for _ in range(rank)]
+    settings: dict[str, Any] = {
+        "stride": stride,
+        "padding": [random.choice((0, 0, 1, 2)) for _ in range(rank)],
+        "output_padding": [random.choice((0, one - 1)) for one in stride],
+        "dilation": [random.choice((1, 2)) if one == 1 else 1 for one in stride],
+        "groups": groups,
+    }
+    x = _image(random, rank, groups * random.choice((1, 3, 20)), dtype)
+    kernel = [random.choice((1, 2, 3, 4, 5)[: 6 - rank]) for _ in range(rank)]
+    weight = torch.randn(x.shape[1], random.choice((1, 2, 17)), *kernel, dtype=torch.float64).to(dtype)
+    activation = random.choice(_ACTIVATIONS)
+    convolve: Any = _TRANSPOSED[rank - 1]
+
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        return activation(convolve(x, weight, **settings))
+
+    return Case(function, (x, weight), f"transposed {settings} of {list(x.shape)} with {list(weight.shape)}")
 
 
 def _pool(random: Random, dtype: torch.dtype) -> Case:

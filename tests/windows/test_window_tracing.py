@@ -46,7 +46,10 @@ def _compared(seeds: range) -> Counter[str]:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (lambda x, w: F.conv_transpose2d(x, torch.ones(8, 1, 3, 3), groups=8), "transposed"),
+        (
+            lambda x, w: F.conv_transpose2d(x, torch.ones(8, 1, 3, 3), None, 2, 1, 0, 8, 2),
+            "stride and dilation",
+        ),
         (lambda x, w: F.adaptive_avg_pool2d(x, 4), "differ in length"),
     ],
 )

@@ -25,6 +25,7 @@ __all__ = [
     "each",
     "grouped",
     "starts_of",
+    "why_no_phases",
 ]
 
 _OUTPUTS, _KERNEL = "uvw", "xyz"  # labels of the dimensions of an image and of its windows
@@ -124,9 +125,10 @@ def _convolution(
     groups: int,
     *backends: bool,
 ) -> Sym:
-    if transposed:
-        raise UnsupportedError("a transposed convolution")
     rank = len(weight.dims) - 2
+    if transposed:
+        settings = [each(one, rank) for one in (stride, padding, dilation, output_padding)]
+        return _with_bias(b, _transposed(b, x, weight, list(zip(*settings, strict=True)), groups), bias, rank)
     image, kernel = grouped(b, b.settle(x), 1, groups), grouped(b, weight, 0, groups)
     settings = zip(*(each(one, rank) for one in (stride, padding, dilation)), strict=True)
     for i, (step, pad, apart) in enumerate(settings):
@@ -137,7 +139,76 @@ def _convolution(
     labels = "ngc" + "".join(map("".join, zip(outputs, taps, strict=True)))
     made = product(b, image, labels, kernel, "gfc" + taps, "ngf" + outputs)
     made = replace(made, dims=(made.dims[0], made.dims[1] + made.dims[2], *made.dims[3:]))
+    return _with_bias(b, made, bias, rank)
+
+
+def _with_bias(b: Builder, made: Sym, bias: Sym | None, rank: int) -> Sym:
     return made if bias is None else add(b, made, replace(bias, dims=(*bias.dims, *[()] * rank)))
+
+
+def why_no_phases(stride: Sizes, dilation: Sizes, rank: int) -> str | None:
+    """Return why a transposed convolution is left to libraries, or None where it is not."""
+    both = zip(each(stride, rank), each(dilation, rank), strict=True)
+    apart = any(step > 1 < distance for step, distance in both)
+    return "a transposed convolution of stride and dilation" if apart else None
+
+
+def _transposed(
+    b: Builder, x: Sym, weight: Sym, settings: Sequence[tuple[int, int, int, int]], groups: int
+) -> Sym:
+    """Return a transposed convolution, phase by phase, so that no zeros between elements are multiplied.
+
+    With a stride s, the output at s*q + t is a sum over j of the image at q - j and the kernel at s*j + t,
+    both shifted by the padding; t is one more axis of the kernel.
+    """
+    rank = len(settings)
+    if why := why_no_phases([one[0] for one in settings], [one[2] for one in settings], rank):
+        raise UnsupportedError(why)
+    image, kernel = grouped(b, b.settle(x), 1, groups), grouped(b, b.settle(weight), 0, groups)
+    sizes, counts = b.shape(image)[3:], b.shape(kernel)[3:]
+    lengths = []
+    for i, (step, pad, apart, more) in enumerate(settings):
+        size, count, at = sizes[i], counts[i], 3 + 2 * i
+        length = (size - 1) * step - 2 * pad + apart * (count - 1) + 1 + more
+        if size < 1 or count < 1 or length < 1:
+            raise UnsupportedError("windows of an empty dimension")
+        lengths.append(length)
+        begin, end = -((step - 1 + pad) // step), (count - 1 - pad) // step
+        taps, start = (count, 0) if step == 1 else (end - begin + 1, pad + step * begin)
+        outer = b.axes.dim(-(-length // step))
+        offset = pad if step == 1 else -begin
+        kernel = _phases(b, kernel, at, taps, step, start)
+        read = b.dims(image)[at]
+        if taps == 1 and offset == 0 and b.axes.extent(outer) == size:
+            image = replace(image, dims=(*image.dims[:at], image.dims[at], (), *image.dims[at + 1 :]))
+            continue
+        tap = b.axes.dim(taps)
+        value = b.window(image.value, read, ((outer, 1), (tap, -apart)), offset)
+        image = replace(image, value=value, dims=(*image.dims[:at], outer, tap, *image.dims[at + 1 :]))
+    outputs, taps_, phases = _OUTPUTS[:rank], _KERNEL[:rank], "rst"[:rank]
+    pairs = "".join(map("".join, zip(outputs, taps_, strict=True)))
+    parts = "".join(map("".join, zip(taps_, phases, strict=True)))
+    result = "".join(map("".join, zip(outputs, phases, strict=True)))
+    made = product(b, image, "ngc" + pairs, kernel, "gcf" + parts, "ngf" + result)
+    joined = [made.dims[at] + made.dims[at + 1] for at in range(3, 3 + 2 * rank, 2)]
+    made = replace(made, dims=(made.dims[0], made.dims[1] + made.dims[2], *joined))
+    for i, length in enumerate(lengths):
+        if b.shape(made)[2 + i] != length:
+            whole = b.axes.dim(length)
+            value = b.window(made.value, b.dims(made)[2 + i], ((whole, 1),), 0)
+            made = replace(made, value=value, dims=(*made.dims[: 2 + i], whole, *made.dims[3 + i :]))
+    return made
+
+
+def _phases(b: Builder, kernel: Sym, at: int, taps: int, step: int, start: int) -> Sym:
+    """Return a kernel with a dimension as taps and phases, 0 where it has no such element."""
+    dim, count = b.dims(kernel)[at], b.shape(kernel)[at]
+    parts = b.axes.cut(dim, (taps, step)) if count == taps * step and start == 0 else None
+    if parts is not None:
+        return replace(kernel, dims=(*kernel.dims[:at], *parts, *kernel.dims[at + 1 :]))
+    tap, phase = b.axes.dim(taps), b.axes.dim(step)
+    value = b.window(kernel.value, dim, ((tap, step), (phase, 1)), start)
+    return replace(kernel, value=value, dims=(*kernel.dims[:at], tap, phase, *kernel.dims[at + 1 :]))
 
 
 def averaged_windows(
