@@ -13,6 +13,7 @@ __all__ = ["Case", "random_case"]
 
 _CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
 _TRANSPOSED: tuple[Any, ...] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+_USUAL = ((2, 2, 0, 0), (4, 2, 1, 0), (3, 2, 1, 1), (3, 1, 1, 0), (4, 4, 0, 0))
 _AVERAGES = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 _MAXIMA = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
 _ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (F.relu, F.silu, torch.tanh, F.hardswish, lambda x: x)
@@ -33,10 +34,11 @@ def random_case(seed: int, dtype: torch.dtype = torch.float32) -> Case:
     while True:
         case = random.choice((_convolution, _convolution, _pool, _transposed))(random, dtype)
         try:
-            case.function(*case.inputs)
+            made = case.function(*case.inputs)
         except RuntimeError:  # the window is larger than the padded image, or the padding than half of a pool
             continue
-        return case
+        if all(made.shape[1:]):
+            return case
 
 
 def _image(random: Random, rank: int, channels: int, dtype: torch.dtype) -> Tensor:
@@ -90,24 +92,28 @@ def _convolution(random: Random, dtype: torch.dtype) -> Case:
 
 def _transposed(random: Random, dtype: torch.dtype) -> Case:
     rank, groups = random.choice((1, 2, 2, 3)), random.choice((1, 1, 2))
-    stride = [random.choice((1, 2, 2, 3)) for _ in range(rank)]
-    settings: dict[str, Any] = {
-        "stride": stride,
-        "padding": [random.choice((0, 0, 1, 2)) for _ in range(rank)],
-        "output_padding": [random.choice((0, one - 1)) for one in stride],
-        "dilation": [random.choice((1, 2)) if one == 1 else 1 for one in stride],
-        "groups": groups,
-    }
+    usual = random.random() < 0.6
+    chosen = [random.choice(_USUAL) if usual else _unusual(random, rank) for _ in range(rank)]
+    kernel, stride, padding, more = zip(*chosen, strict=True)
+    dilation = [random.choice((1, 2)) if one == 1 else 1 for one in stride]
+    settings = {"stride": stride, "padding": padding, "output_padding": more, "dilation": dilation}
     x = _image(random, rank, groups * random.choice((1, 3, 20)), dtype)
-    kernel = [random.choice((1, 2, 3, 4, 5)[: 6 - rank]) for _ in range(rank)]
-    weight = torch.randn(x.shape[1], random.choice((1, 2, 17)), *kernel, dtype=torch.float64).to(dtype)
+    made = random.choice((1, 2, 17))
+    weight = torch.randn(x.shape[1], made, *kernel, dtype=torch.float64).to(dtype)
     activation = random.choice(_ACTIVATIONS)
     convolve: Any = _TRANSPOSED[rank - 1]
 
     def function(x: Tensor, weight: Tensor) -> Tensor:
-        return activation(convolve(x, weight, **settings))
+        return activation(convolve(x, weight, groups=groups, **settings))
 
-    return Case(function, (x, weight), f"transposed {settings} of {list(x.shape)} with {list(weight.shape)}")
+    text = f"transposed {settings} of {list(x.shape)} with {list(weight.shape)} in {groups} groups"
+    return Case(function, (x, weight), text)
+
+
+def _unusual(random: Random, rank: int) -> tuple[int, int, int, int]:
+    stride = random.choice((1, 2, 2, 3))
+    more = random.choice((0, 0, stride - 1))
+    return random.choice((1, 2, 3, 4, 5)[: 6 - rank]), stride, random.choice((0, 0, 1, 2)), more
 
 
 def _pool(random: Random, dtype: torch.dtype) -> Case:

@@ -146,11 +146,18 @@ def _with_bias(b: Builder, made: Sym, bias: Sym | None, rank: int) -> Sym:
     return made if bias is None else add(b, made, replace(bias, dims=(*bias.dims, *[()] * rank)))
 
 
-def why_no_phases(stride: Sizes, dilation: Sizes, rank: int) -> str | None:
-    """Return why a transposed convolution is left to libraries, or None where it is not."""
-    both = zip(each(stride, rank), each(dilation, rank), strict=True)
-    apart = any(step > 1 < distance for step, distance in both)
-    return "a transposed convolution of stride and dilation" if apart else None
+def why_no_phases(stride: Sizes, dilation: Sizes, made: Sequence[int], output_dims: int) -> str | None:
+    """Return why a transposed convolution is left to libraries, or None where it is not.
+
+    `made` is the shape of its result, or the last dimensions of it.
+    """
+    settings = zip(made[-output_dims:], each(stride, output_dims), each(dilation, output_dims), strict=True)
+    for length, step, distance in settings:
+        if step > 1 < distance:
+            return "a transposed convolution of stride and dilation"
+        if length % step:
+            return "a transposed convolution whose output is no multiple of its stride"
+    return None
 
 
 def _transposed(
@@ -162,20 +169,21 @@ def _transposed(
     both shifted by the padding; t is one more axis of the kernel.
     """
     rank = len(settings)
-    if why := why_no_phases([one[0] for one in settings], [one[2] for one in settings], rank):
-        raise UnsupportedError(why)
     image, kernel = grouped(b, b.settle(x), 1, groups), grouped(b, b.settle(weight), 0, groups)
     sizes, counts = b.shape(image)[3:], b.shape(kernel)[3:]
-    lengths = []
-    for i, (step, pad, apart, more) in enumerate(settings):
-        size, count, at = sizes[i], counts[i], 3 + 2 * i
-        length = (size - 1) * step - 2 * pad + apart * (count - 1) + 1 + more
-        if size < 1 or count < 1 or length < 1:
-            raise UnsupportedError("windows of an empty dimension")
-        lengths.append(length)
+    lengths = [
+        (size - 1) * step - 2 * pad + apart * (count - 1) + 1 + more
+        for size, count, (step, pad, apart, more) in zip(sizes, counts, settings, strict=True)
+    ]
+    if min(*lengths, *sizes, *counts) < 1:
+        raise UnsupportedError("windows of an empty dimension")
+    if why := why_no_phases([one[0] for one in settings], [one[2] for one in settings], lengths, rank):
+        raise UnsupportedError(why)
+    for i, (step, pad, apart, _) in enumerate(settings):
+        size, count, length, at = sizes[i], counts[i], lengths[i], 3 + 2 * i
         begin, end = -((step - 1 + pad) // step), (count - 1 - pad) // step
         taps, start = (count, 0) if step == 1 else (end - begin + 1, pad + step * begin)
-        outer = b.axes.dim(-(-length // step))
+        outer = b.axes.dim(length // step)
         offset = pad if step == 1 else -begin
         kernel = _phases(b, kernel, at, taps, step, start)
         read = b.dims(image)[at]
@@ -191,13 +199,7 @@ def _transposed(
     result = "".join(map("".join, zip(outputs, phases, strict=True)))
     made = product(b, image, "ngc" + pairs, kernel, "gcf" + parts, "ngf" + result)
     joined = [made.dims[at] + made.dims[at + 1] for at in range(3, 3 + 2 * rank, 2)]
-    made = replace(made, dims=(made.dims[0], made.dims[1] + made.dims[2], *joined))
-    for i, length in enumerate(lengths):
-        if b.shape(made)[2 + i] != length:
-            whole = b.axes.dim(length)
-            value = b.window(made.value, b.dims(made)[2 + i], ((whole, 1),), 0)
-            made = replace(made, value=value, dims=(*made.dims[: 2 + i], whole, *made.dims[3 + i :]))
-    return made
+    return replace(made, dims=(made.dims[0], made.dims[1] + made.dims[2], *joined))
 
 
 def _phases(b: Builder, kernel: Sym, at: int, taps: int, step: int, start: int) -> Sym:
