@@ -100,7 +100,7 @@ def is_dense(node: fx.Node) -> bool:
         return False
     weight = value_of(node.args[1])  # type: ignore[arg-type]
     taps = _product(weight.shape[2:])
-    products = taps * (weight.shape[0] // node.args[8] if node.args[6] else weight.shape[1])  # type: ignore[operator]
+    products = taps * (weight.shape[0] // node.args[8] if node.args[6] else weight.shape[1])
     return taps > 1 and products > _FEW_PRODUCTS
 
 

@@ -62,7 +62,7 @@ def contraction_time(shape: Shape, core: Core) -> float:
     return time + (_streams(shape, core) if shape.m <= 2 else _direct(shape, core))
 
 
-def gathered_time(m: float, n: float, k: float, b_along_n: bool, a_along_k: bool, core: Core) -> float:
+def gathered_time(m: float, n: float, k: float, core: Core, *, b_along_n: bool, a_along_k: bool) -> float:
     """Return the time of a contraction of windows: panels of columns, or else blocks of rows, are copied."""
     if not (m and n and k):
         return CALLED

@@ -225,8 +225,10 @@ class _Model:
         at = self.at
         if item.gathered is not None:
             rows, columns, summed = map(at.volume, item.gathered)
-            along = [at.strides(item.b).get(item.n) in (1, 2), at.strides(item.a).get(item.k or "") == 1]
-            return at.volume(item.around) * gathered_time(rows, columns, summed, *along, self.core)
+            b_along_n = at.strides(item.b).get(item.n) in (1, 2)
+            a_along_k = at.strides(item.a).get(item.k or "") == 1
+            each = gathered_time(rows, columns, summed, self.core, b_along_n=b_along_n, a_along_k=a_along_k)
+            return at.volume(item.around) * each
         a, b = at.strides(item.a), at.strides(item.b)
         # An outer axis that continues one of the contraction's axes in both operands only lengthens it.
         times = prod(at.extent(axis) for axis in item.around if axis not in at.single)

@@ -127,8 +127,9 @@ def _convolution(
 ) -> Sym:
     rank = len(weight.dims) - 2
     if transposed:
-        settings = [each(one, rank) for one in (stride, padding, dilation, output_padding)]
-        return _with_bias(b, _transposed(b, x, weight, list(zip(*settings, strict=True)), groups), bias, rank)
+        numbers = [each(one, rank) for one in (stride, padding, dilation, output_padding)]
+        made = _transposed(b, x, weight, list(zip(*numbers, strict=True)), groups)
+        return _with_bias(b, made, bias, rank)
     image, kernel = grouped(b, b.settle(x), 1, groups), grouped(b, weight, 0, groups)
     settings = zip(*(each(one, rank) for one in (stride, padding, dilation)), strict=True)
     for i, (step, pad, apart) in enumerate(settings):
