@@ -170,6 +170,10 @@ _RECORDS = (
     Op("rsqrt", 1, lambda s, a: s.inv(s.sqrt(a)), 4, powers=_powers(-0.5)),
     Op("exp", 1, lambda s, a: s.exp(a), 8),
     Op("exp2", 1, lambda s, a: s.exp(s.mul(a, _const(s, log(2)))), 8, triton="tl.exp2({})"),
+    Op(
+        "expm1", 1, lambda s, a: s.add(s.exp(a), _const(s, -1)), 10,
+        keeps_zero=True, triton="expm1({})", cpp="expm1",
+    ),
     Op("sigmoid", 1, _sigmoid, 12, finite=True, bounded=True, triton="tl.sigmoid({})"),
     Op(
         "silu", 1, lambda s, x: s.mul(x, _sigmoid(s, x)), 13,

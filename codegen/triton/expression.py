@@ -14,6 +14,17 @@ Kind = Literal["float", "int", "mask", "constant"]
 _COMPARE, _OR, _AND, _ADD, _MUL, _UNARY, _ATOM = range(7)
 
 HELPERS = {
+    "expm1": '''@triton.jit
+def expm1(x):
+    """Return exp(x) - 1, exact for small x too: 2^whole (exp(rest) - 1) + (2^whole - 1)."""
+    near = tl.where(x < -30.0, -30.0, x)
+    whole = tl.floor(near * 1.44269504 + 0.5)
+    rest = near - whole * 0.693359375 + whole * 2.12194440e-4
+    series = 0.5 + rest * (1 / 6 + rest * (1 / 24 + rest * (1 / 120 + rest * (1 / 720 + rest / 5040))))
+    small = series * (rest * rest) + rest
+    scale = tl.exp2(whole)
+    return tl.where(x > 88.0, tl.exp(x), small * scale + (scale - 1.0))
+''',
     "fp16_scale": '''@triton.jit
 def fp16_scale(largest):
     """Return the power of two by which numbers of this size are divided to be between 2^14 and 2^15."""

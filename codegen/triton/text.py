@@ -9,7 +9,21 @@ __all__ = ["WIDTH", "Lines", "Mentions", "Names", "Table", "index_of"]
 
 WIDTH = 110
 _RESERVED = frozenset(
-    {"tl", "triton", "pid", "range", "float", "fp16_scale", "log1p", "power", "print", "min", "max", "sum"}
+    {
+        "tl",
+        "triton",
+        "pid",
+        "range",
+        "float",
+        "expm1",
+        "fp16_scale",
+        "log1p",
+        "power",
+        "print",
+        "min",
+        "max",
+        "sum",
+    }
 )
 
 

@@ -32,6 +32,7 @@ _DIRECT: dict[str, Callable[..., Tensor]] = {
     "sub": torch.sub,
     "minimum": torch.minimum,
     "tanh": torch.tanh,
+    "expm1": torch.expm1,
     # Defined by their opposites in the algebra, which hold where a number is NaN.
     "le": torch.le,
     "ge": torch.ge,

@@ -7,7 +7,14 @@ import pytest
 from superopt.codegen.triton.expression import TritonText, apply, atom
 from superopt.ops import OPS
 
-POSITIVE = {"log": [0.1, 9], "log2": [0.1, 9], "sqrt": [0, 9], "rsqrt": [0.1, 9], "log1p": [-1e-3, 1e-3]}
+POSITIVE = {
+    "log": [0.1, 9],
+    "log2": [0.1, 9],
+    "sqrt": [0, 9],
+    "rsqrt": [0.1, 9],
+    "log1p": [-1e-3, 1e-3],
+    "expm1": [-1e-3, 1e-3],
+}
 DOMAINS = {**POSITIVE, "reciprocal": [0.2, 3], "div": [0.2, 3], "pow": [0.1, 3]}
 
 

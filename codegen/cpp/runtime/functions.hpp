@@ -81,6 +81,23 @@ inline Vec exp(Vec x) {
 #endif
 }
 
+// exp(x) - 1, within 2 ulp: as 2^whole (exp(rest) - 1) + (2^whole - 1), since a plain difference loses digits.
+inline Vec expm1(Vec x) {
+    const Vec near = clamped(x, -30.0f, 88.0f);
+    const Vec shifted = near * 1.44269504f + 12583039.0f;  // 1.5 * 2^23 + 127: a whole number, as an exponent
+    const Vec whole = shifted - 12583039.0f;
+    const Vec rest = (near - whole * 0.693359375f) - whole * -2.12194440e-4f;  // log 2 in two parts
+    Vec small = rest * 1.98412698e-4f + 1.38888889e-3f;
+    small = small * rest + 8.33333333e-3f;
+    small = small * rest + 4.16666667e-2f;
+    small = small * rest + 1.66666667e-1f;
+    small = small * rest + 0.5f;
+    small = small * (rest * rest) + rest;
+    const Vec power = floats(bits(shifted) << 23);
+    const Vec made = small * power + (power - 1.0f);
+    return x > 88.0f ? exp(x) : made;
+}
+
 // Within 3 ulp.
 inline Vec tanh(Vec x) {
     const Vec size = absolute(x);
@@ -185,6 +202,7 @@ inline float sin(float x) { return sinf(x); }
 inline float cos(float x) { return cosf(x); }
 inline float pow(float x, float y) { return powf(x, y); }
 inline float exp(float x) { return exp(splat(x))[0]; }
+inline float expm1(float x) { return expm1(splat(x))[0]; }
 inline float tanh(float x) { return tanh(splat(x))[0]; }
 inline float erf(float x) { return erf(splat(x))[0]; }
 inline float log(float x) { return log(splat(x))[0]; }

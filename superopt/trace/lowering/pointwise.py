@@ -21,8 +21,8 @@ _LONGEST_POWER = 16
 _LOG_10 = 2.302585092994046
 
 _UNARY = (
-    "abs", "cos", "erf", "exp2", "log", "log1p", "log2", "neg", "reciprocal", "relu", "rsqrt",
-    "sigmoid", "silu", "sin", "sqrt", "square", "tanh",
+    "abs", "cos", "erf", "exp2", "expm1", "log", "log1p", "log2", "neg", "reciprocal", "relu",
+    "rsqrt", "sigmoid", "silu", "sin", "sqrt", "square", "tanh",
 )  # fmt: skip
 
 
@@ -259,7 +259,6 @@ lower_all(
     | {name: lambda b, x, y, op=name: pointwise(b, op, x, y) for name in ("maximum", "minimum")}
     | {
         "exp": exp,
-        "expm1": lambda b, x: sub(b, exp(b, x), b.scalar(1, x.dtype)),
         "log10": lambda b, x: scale(b, "div", pointwise(b, "log", x), b.scalar(_LOG_10, x.dtype)),
         "rsub": lambda b, x, y, alpha=1: _sub(b, y, x, alpha),
         "mul": lambda b, x, y: scale(b, "mul", x, as_sym(b, y, x)),

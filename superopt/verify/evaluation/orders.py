@@ -25,6 +25,7 @@ _HALF = Fraction(1, 2)
 RISING: dict[str, tuple[Fraction, Fraction]] = {
     "exp": (Fraction(0), Fraction(1)),
     "exp2": (Fraction(0), Fraction(1)),
+    "expm1": (Fraction(0), Fraction(0)),
     "sigmoid": (Fraction(0), _HALF),
     "tanh": (Fraction(0), Fraction(0)),
     "sqrt": (Fraction(0), Fraction(0)),

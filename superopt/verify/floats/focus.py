@@ -38,7 +38,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_EXPONENTIALS = frozenset({"exp", "exp2", "sigmoid", "silu", "tanh", "gelu_tanh"})
+_EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "sigmoid", "silu", "tanh", "gelu_tanh"})
 _MOST_SHIFTS = 4  # exponentials of one graph whose shifts are worked out
 
 _VIEWS = _words(

@@ -53,6 +53,7 @@ _UNARY: dict[str, Invert] = {
     "reciprocal": _kept(lambda y: 1 / y),
     "exp": _kept(log),
     "exp2": _kept(lambda y: log(y) / log(2)),
+    "expm1": _kept(log1p),
     "log": _kept(exp),
     "log1p": _kept(lambda y: exp(y) - 1),
     "sigmoid": _kept(lambda y: log(y / (1 - y))),

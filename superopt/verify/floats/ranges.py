@@ -6,7 +6,7 @@ and no test has to see it false.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import erf, exp, exp2, inf, log, log1p, sqrt, tanh
+from math import erf, exp, exp2, expm1, inf, log, log1p, sqrt, tanh
 
 from superopt.ir import Graph, Step
 from superopt.verify.ranges import Bound, Range, range_by_arithmetic
@@ -65,6 +65,7 @@ _FUNCTIONS: dict[str, Callable[..., Range]] = {
     "rsqrt": lambda a: _growing(sqrt, 0.0)(a).inverse() if a.low > 0 else _POSITIVE,
     "exp": _exponential(exp),
     "exp2": _exponential(exp2),
+    "expm1": _growing(expm1),
     "sigmoid": _within(0, 1, is_open=True),
     "silu": _within(_SILU, inf),
     "tanh": lambda a: _growing(tanh)(a) if a != ANYTHING else Range(-1, 1, True, True),

@@ -35,6 +35,9 @@ def _function(op: str, args: Sequence[Range]) -> Range:
         case "exp" | "exp2", [x]:
             low, high = _ONE if x.low >= 0 else _ZERO, _ONE if x.high <= 0 else inf
             return Range(low, high, low_open=low == 0, total=total)
+        case "expm1", [x]:
+            low, high = _ZERO if x.low >= 0 else -_ONE, _ZERO if x.high <= 0 else inf
+            return Range(low, high, low_open=low == -1, total=total)
         case "sigmoid", [x]:
             low, high = _HALF if x.low >= 0 else _ZERO, _HALF if x.high <= 0 else _ONE
             return Range(low, high, low_open=low == 0, high_open=high == 1, total=total)

@@ -11,7 +11,18 @@ import torch
 from superopt.codegen.cpp import CppSource, compile_source
 from superopt.codegen.cpp.compile import runtime_text
 
-ULP = {"exp": 2, "tanh": 3, "erf": 3, "log": 2, "log2": 3, "log1p": 3, "sqrt": 1, "sin": 1, "cos": 1}
+ULP = {
+    "exp": 2,
+    "expm1": 2,
+    "tanh": 3,
+    "erf": 3,
+    "log": 2,
+    "log2": 3,
+    "log1p": 3,
+    "sqrt": 1,
+    "sin": 1,
+    "cos": 1,
+}
 FLOAT64: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {name: getattr(torch, name) for name in ULP}
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
