@@ -53,6 +53,7 @@ _SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is
 _MAKING = 0.5  # the share of a region's time that ranking ways to run it leaves for making and racing them
 _EXPECTING = 0.1  # the share of the time that is left for scheduling one region ahead
 _CONFIRMING = 0.06  # the share of a region's time for the last race
+_RACE_S, _LONGER = 1.5, 3.0  # the most seconds of it, and how many times as long it may go on in doubt
 _UNSEARCHED = SearchOptions(seconds=1e-9)  # the e-graph is not even begun
 _NEAR_S = 1.0  # a result that comes this near to the deadline is what there was time for, not the best
 _TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, calling an operator costs what could be gained
@@ -403,17 +404,14 @@ class RegionRace:
         )
 
     def _race(self, ours: Function, other: Rival) -> HeadToHead:
-        """Race ours against a rival, and once more for longer where chance may have decided."""
+        """Race ours against a rival, and for longer where chance may have decided."""
         rival = self.rival
         assert rival is not None
-        seconds = min(1.5, _CONFIRMING * self.seconds)
-        level = even() if other is EAGER else WIN
-        while True:
-            raced = rival.against(ours, other, seconds=seconds, level=level)
-            again = raced.speedup >= WIN and not raced.sure
-            if not again or seconds > 1.5 or time.monotonic() + 2 * seconds > self.deadline:
-                return raced
-            seconds *= 2
+        seconds = min(_RACE_S, _CONFIRMING * self.seconds)
+        if other is EAGER:
+            return rival.against(ours, other, seconds=seconds, level=even())
+        most = min(_LONGER * _RACE_S, self.deadline - time.monotonic())
+        return rival.against(ours, other, seconds=seconds, most_seconds=most, level=WIN)
 
     def _judged(self, known: Decision, raced: HeadToHead, plan: str) -> Decision:
         times = raced.measurements

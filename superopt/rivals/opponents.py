@@ -70,7 +70,13 @@ class Opponents:
         return self._made[rival.name]
 
     def against(
-        self, ours: Function, rival: Rival, *, seconds: float, level: float | None = None
+        self,
+        ours: Function,
+        rival: Rival,
+        *,
+        seconds: float,
+        most_seconds: float = 0.0,
+        level: float | None = None,
     ) -> HeadToHead:
         """Race a function, as "superopt", against a rival, as "inductor", until a level is decided."""
         contenders = {"superopt": ours, "inductor": self.contender(rival)}
@@ -80,6 +86,7 @@ class Opponents:
             "inductor",
             self.copies,
             seconds=seconds,
+            most_seconds=most_seconds,
             level=level,
             times=self._target.times,
         )

@@ -184,22 +184,32 @@ def confirm(
     """Return which of two contenders is faster, from a new measurement of the two in turns by `times`.
 
     Where chance may have decided, the two are measured again, up to `most_seconds` in all. With a `level`,
-    all ends as soon as the speed of the first is surely above it or below.
+    all ends as soon as the speed of the first is surely above it or below, and takes more than `seconds` only
+    where one of both is ahead by as much as the level.
     """
     if first == second or not {first, second} <= set(contenders):
         raise InputError(f"cannot confirm {first!r} against {second!r}; there are {', '.join(contenders)}")
     pair = {name: contenders[name] for name in (first, second)}
-    spent = seconds if level is None else _EARLY * seconds
-    taken = times(pair, inputs, seconds=spent)
+    asked = seconds if level is None else _EARLY * seconds
+    taken = times(pair, inputs, seconds=asked)
+    spent = max(asked, _seconds_of(taken))  # the least rounds of long calls take longer than was asked for
     found = _head_to_head(first, second, taken)
-    while spent < seconds or (not found.sure and spent < most_seconds):
-        if level is not None and found.is_apart(first, level):
+    while not (level is not None and found.is_apart(first, level)):
+        goes_on = not found.sure and (level is None or found.speedup >= level)
+        end = max(seconds, most_seconds) if goes_on else seconds
+        if spent >= end:
             break
-        more = min(spent, (seconds if spent < seconds else most_seconds) - spent)
-        again = times(pair, inputs, seconds=more)
+        missing = max(_ENOUGH - len(taken[first].us), 0) / len(taken[first].us)  # of rounds, in those so far
+        asked = min(max(spent, missing * _seconds_of(taken)), end - spent)
+        again = times(pair, inputs, seconds=asked)
         taken = {name: replace(one, us=one.us + again[name].us) for name, one in taken.items()}
-        found, spent = _head_to_head(first, second, taken), spent + more
+        found, spent = _head_to_head(first, second, taken), spent + max(asked, _seconds_of(again))
     return found
+
+
+def _seconds_of(taken: Mapping[str, Times]) -> float:
+    """Return the seconds that calls took."""
+    return sum(sum(one.us) for one in taken.values()) / 1e6
 
 
 def _head_to_head(first: str, second: str, taken: Mapping[str, Times]) -> HeadToHead:

@@ -111,6 +111,25 @@ def test_an_undecided_race_goes_on_as_long_as_it_may() -> None:
     assert found.spread > 2
 
 
+@pytest.mark.parametrize(("ratio", "noise", "rounds"), [(1.3, 1.2, 16), (1.02, 1.02, 5)])
+def test_a_race_of_long_calls_goes_on_with_the_rounds_it_has(ratio: float, noise: float, rounds: int) -> None:
+    """Where one is ahead by the level, as many rounds follow as make it sure; a tie gets no more time."""
+
+    def times(contenders: Mapping[str, object], inputs: object, *, seconds: float) -> dict[str, Times]:
+        us = dict(zip(contenders, (10_000.0, 10_000.0 * ratio), strict=True))
+        count = max(5, round(seconds / (sum(us.values()) / 1e6)))
+        return {
+            name: Times([one * noise ** ((at + (name == "b")) % 2) for at in range(count)])
+            for name, one in us.items()
+        }
+
+    found = confirm(
+        {"a": len, "b": len}, "a", "b", [((),)], seconds=0.1, most_seconds=2.0, level=1.05, times=times
+    )
+    assert rounds <= found.measurements["a"].rounds <= rounds + 2
+    assert found.is_apart("a", 1.05) == (ratio > 1.05)
+
+
 @pytest.mark.parametrize("rounds", [5, 30])
 def test_a_race_ends_once_its_level_is_decided(rounds: int) -> None:
     """A clear one soon, one near the level late; stopping early takes nobody for faster than he is."""
