@@ -49,6 +49,8 @@ def _onnx_runtime(model: Any) -> Program:
 
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = torch.get_num_threads()
+    # Its threads wait by running, which is fair within a call, but not while the others have their turns.
+    settings.add_session_config_entry("session.force_spinning_stop", "1")
 
     def session(told: Any) -> Any:
         return onnxruntime.InferenceSession(told, sess_options=settings, providers=["CPUExecutionProvider"])
