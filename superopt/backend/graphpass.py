@@ -21,7 +21,7 @@ from superopt.backend.deferred.mode import mode_of
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
 from superopt.backend.region import OpaqueError, Region, region_of
 from superopt.backend.region_plan import REGION, plan_of
-from superopt.backend.subgraph import NumberError, Subgraph, masks_leaving, subgraph_of
+from superopt.backend.subgraph import NumberError, Subgraph, masks_leaving, subgraph_of, weight_bytes_of
 from superopt.cache import Key, versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
@@ -47,6 +47,7 @@ class RegionPass(CustomGraphPass):
         self.ledger = ledger
         self.before = tuple(before)
         self.warm_up = warm_up  # started for the first graph
+        self.weight_bytes: int | None = None  # of the graph under way
         self.pending: dict[str, Key] | None = None  # keys of waiting regions; None: no graph was seen
         self.told: Callable[[], None] | None = None  # called when a graph's waiting regions are known
 
@@ -103,6 +104,7 @@ class RegionPass(CustomGraphPass):
             return
         target = pick_target(device)
         kinds = kinds_of(graph, device)
+        self.weight_bytes = weight_bytes_of(graph, kinds)
         self._note_outside(reasons_of(graph, device).items())
         self.ledger.total_flops += sum(map(flops_of, kinds))
         self.ledger.total_bytes += sum(map(bytes_of, kinds))
@@ -189,7 +191,7 @@ class RegionPass(CustomGraphPass):
 
     def _subgraph(self, piece: Piece, kinds: dict[fx.Node, Kind]) -> Subgraph:
         """Return a piece as a subgraph that knows which of its inputs are weights, unless these stay live."""
-        found = subgraph_of(piece, kinds)
+        found = replace(subgraph_of(piece, kinds), weight_bytes=self.weight_bytes)
         if self.ledger.options.weights == "live":
             return found
         weights = weights_of(piece.nodes[0].graph)

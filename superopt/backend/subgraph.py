@@ -13,12 +13,12 @@ from torch.utils._sympy.functions import FloorDiv
 
 from superopt.backend.pieces import Piece, reads_of
 from superopt.errors import InputError
-from superopt.rivals.aten import operator_name, tensors_in, value_of
+from superopt.rivals.aten import operator_name, tensor_bytes, tensors_in, value_of
 from superopt.rivals.composites import COMPOSITE, composite_of
 from superopt.rivals.kinds import Kind
 from superopt.rivals.strided import views_of
 
-__all__ = ["NumberError", "Result", "Subgraph", "masks_leaving", "subgraph_of"]
+__all__ = ["NumberError", "Result", "Subgraph", "masks_leaving", "subgraph_of", "weight_bytes_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Subgraph:
     results: tuple[Result, ...]
     symbols: tuple[sympy.Symbol, ...]
     constant: tuple[int, ...] = ()  # the places of inputs that are weights
+    weight_bytes: int | None = None  # of all inputs that the whole graph computes with, where that is known
 
     def example(self, sizes: Mapping[sympy.Symbol, int] | None = None) -> tuple[Tensor, ...]:
         """Return inputs without data, at the sizes that were seen or at other sizes of some symbols."""
@@ -67,6 +68,9 @@ class Subgraph:
         return found
 
 
+_LOOKUPS = frozenset({"embedding", "index", "index_select", "gather"})
+
+
 class NumberError(InputError):
     """Operators of a piece read numbers that do not follow from the sizes of its inputs."""
 
@@ -78,6 +82,18 @@ class NumberError(InputError):
 def subgraph_of(piece: Piece, kinds: Mapping[fx.Node, Kind]) -> Subgraph:
     """Return a piece as a module, or raise InputError where it cannot stand alone."""
     return _Builder(piece, kinds).build()
+
+
+def weight_bytes_of(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> int:
+    """Return the bytes of all inputs of a graph that it computes with; of tables, few rows are looked up."""
+    read = {
+        one
+        for node in graph.nodes
+        if kinds[node] != "free" and operator_name(node) not in _LOOKUPS
+        for one in reads_of(node, kinds)
+        if one.op == "placeholder"
+    }
+    return sum(tensor_bytes(tensor) for node in read for tensor in tensors_in(value_of(node)))
 
 
 def masks_leaving(piece: Piece, kinds: Mapping[fx.Node, Kind]) -> set[fx.Node]:

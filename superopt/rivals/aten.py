@@ -24,6 +24,7 @@ __all__ = [
     "listed",
     "operator_name",
     "read_by",
+    "tensor_bytes",
     "tensors_in",
     "value_of",
 ]
@@ -136,7 +137,12 @@ def bytes_of(node: fx.Node) -> int:
     if node.op != "call_function" or node.target is operator.getitem or operator_name(node) in VIEWS:
         return 0
     moved = (*read_by(node), *tensors_in(value_of(node)))
-    return sum(_product(one.shape) * one.itemsize for one in moved)
+    return sum(map(tensor_bytes, moved))
+
+
+def tensor_bytes(tensor: Tensor) -> int:
+    """Return the bytes of a tensor's elements at the sizes that were seen."""
+    return _product(tensor.shape) * tensor.itemsize
 
 
 def read_by(node: fx.Node) -> list[Tensor]:

@@ -1,5 +1,6 @@
 """Inputs: a region's inputs at any sizes, and whether a plan computes the same from them."""
 
+from math import ceil
 from typing import Any
 
 import torch
@@ -35,10 +36,16 @@ class RegionInputs:
         self.flops = flops
 
     def copies(self, example: tuple[Tensor, ...] | None = None) -> list[tuple[Tensor, ...]]:
-        """Return random inputs, several times over, so that no cache holds them all, where that matters."""
+        """Return random inputs, several times over, so that no cache holds them all, where that matters.
+
+        Together they are no larger than what the model computes with: where the caches hold a small model,
+        or layers share their weights, kernels meet numbers that are near.
+        """
         drawn = self.drawn(example or self.region.subgraph.example())
+        own, around = max(bytes_of(drawn), 1), self.region.subgraph.weight_bytes
         most = 2 if self.flops > _LONG_FLOPS else _MOST_COPIES
-        count = max(2, min(most, _COPIES_BYTES // max(bytes_of(drawn), 1)))
+        most = most if around is None else min(most, ceil(around / own))
+        count = max(2, min(most, _COPIES_BYTES // own))
         return [drawn] + [tuple(_laid_out(one.clone(), one) for one in drawn) for _ in range(count - 1)]
 
     def drawn(self, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

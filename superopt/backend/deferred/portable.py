@@ -75,6 +75,7 @@ def data_of(subgraph: Subgraph) -> dict[str, Any]:
                 "symbols": {str(symbol): size for symbol, size in subgraph.hints().items()},
                 "steps": steps,
                 "results": results,
+                "weight_bytes": subgraph.weight_bytes,
             }
         step = {
             "call": _target_name(node),
@@ -173,7 +174,9 @@ class _Reader:
         self.steps = _sequence(data.get("steps"))
         self.results = _sequence(data.get("results"))
         self.hints: Any = data.get("symbols")
+        self.weight_bytes: Any = data.get("weight_bytes")
         _require(isinstance(self.hints, dict), "its symbols are no mapping")
+        _require(self.weight_bytes is None or type(self.weight_bytes) is int, "its weights have no size")
         _require(0 < len(self.inputs) + len(self.steps) <= _MOST_NODES, "it is empty or too large")
         self.graph = fx.Graph()
         self.nodes: list[fx.Node] = []
@@ -215,6 +218,7 @@ class _Reader:
             (),
             tuple(sorted(free, key=lambda one: str(one))),
             tuple(at for at, one in enumerate(self.inputs) if one.get("constant") is True),
+            self.weight_bytes,
         )
 
     def _symbols(self, shapes: Any) -> dict[str, Any]:

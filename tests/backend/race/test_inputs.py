@@ -1,15 +1,18 @@
 """Inputs that regions are raced and checked with: of the strides that the model's own have."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from superopt.backend.checks import inputs
 from superopt.backend.decision import Ledger
+from superopt.backend.deferred.portable import data_of, subgraph_from
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
 from superopt.backend.region import region_of
-from superopt.backend.subgraph import subgraph_of
+from superopt.backend.subgraph import subgraph_of, weight_bytes_of
 from superopt.rivals.kinds import kinds_of
 from superopt.targets import pick_target
 
@@ -49,3 +52,26 @@ def test_copies_have_the_layout_of_the_example(
         assert domain is None or bool((copied[0] >= 0).all())
     places = {one.untyped_storage().data_ptr() for [one] in (first, *others)}
     assert len(places) == 1 + len(others)
+
+
+def test_weights_count_once_and_tables_not_at_all() -> None:
+    def model(table: Tensor, places: Tensor, w: Tensor, other: Tensor) -> Tensor:
+        x = torch.embedding(table, places)
+        return ((x @ w).relu() @ w.t() @ w).softmax(-1) @ other
+
+    given = (torch.randn(1000, 8), torch.arange(4), torch.randn(8, 6), torch.randn(6, 5))
+    graph = functional(model, *given)
+    assert weight_bytes_of(graph, kinds_of(graph, "cpu")) == 4 * (8 * 6 + 6 * 5)
+
+
+@pytest.mark.parametrize(("times", "count"), [(None, 8), (100, 8), (4, 4), (3.5, 4), (1, 2), (0, 2)])
+def test_copies_are_no_larger_than_the_model(times: float | None, count: int) -> None:
+    graph = functional(lambda x, w: (x @ w).softmax(-1) * x, torch.randn(4, 16), torch.randn(16, 16))
+    kinds = kinds_of(graph, "cpu")
+    [piece] = pieces_of(graph, kinds)
+    own = 4 * (4 * 16 + 16 * 16)
+    found = replace(subgraph_of(piece, kinds), weight_bytes=None if times is None else int(times * own))
+    target = pick_target("cpu")
+    region = region_of(found, target, Ledger(BackendOptions()))
+    assert len(inputs.RegionInputs(region, target, 0).copies()) == count
+    assert subgraph_from(data_of(found), "cpu").weight_bytes == found.weight_bytes
