@@ -34,25 +34,26 @@ class Forms:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._forms = [form(one) for one in tensors]
         self._guards: dict[object, Callable[..., bool]] = {}
-        self._last: Callable[..., bool] = lambda *tensors: False
+        self.alike: Callable[..., bool] = lambda *tensors: False
+        """A quick look: tensors that pass it have the forms; `same` looks again at those that do not."""
 
     def same(self, tensors: Sequence[Tensor]) -> bool:
         """Whether the form of no tensor has changed."""
-        return self._last(*tensors) or self._same_here(tensors)
+        return self.alike(*tensors) or self._same_here(tensors)
 
     def _same_here(self, tensors: Sequence[Tensor]) -> bool:
         """Look by what PyTorch has for it, which sees modes too: so there is one for each."""
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         guard = self._guards.get(modes)
         if guard is not None and guard(*tensors):
-            self._last = guard
+            self.alike = guard
             return True
         if [form(one) for one in tensors] != self._forms:
             return False
         guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
         if guards is not None and hasattr(guards, "TensorGuards"):
             made = guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-            self._last = self._guards[modes] = made.check
+            self.alike = self._guards[modes] = made.check
         return True
 
 

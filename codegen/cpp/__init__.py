@@ -6,9 +6,8 @@ from superopt.codegen.cpp.compile import (
     find_compiler,
 )
 from superopt.codegen.cpp.config import CppConfig, configs, default_config
-from superopt.codegen.cpp.emit import emit
+from superopt.codegen.cpp.emit import emit, lower_kernel
 from superopt.codegen.cpp.launch import CppMuGraph, is_lined
-from superopt.codegen.cpp.lower import lower_kernel
 from superopt.codegen.cpp.source import Argument, CppSource
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import ctypes
 import functools
 import hashlib
 import logging
@@ -35,7 +34,6 @@ __all__ = [
     "compiler_ends",
     "compiler_hangs",
     "find_compiler",
-    "load_kernel",
     "runtime_text",
 ]
 
@@ -405,26 +403,6 @@ def _scratch(reason: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="superopt-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
-
-
-def load_kernel(path: Path, name: str) -> "ctypes._FuncPointer":
-    """Return a compiled kernel as a function of one pointer, to its arguments."""
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:  # the process has no OpenMP library yet
-        if "GOMP" not in str(error):
-            path.unlink(missing_ok=True)  # a damaged one is compiled anew the next time
-            raise CompileError(f"{name}: the compiled kernel does not load: {error}") from error
-        ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)
-        library = ctypes.CDLL(str(path))
-    try:
-        kernel = library[name]
-    except AttributeError as error:
-        path.unlink(missing_ok=True)
-        raise CompileError(f"{name}: the compiled kernel has no such function") from error
-    kernel.argtypes = (ctypes.c_void_p,)
-    kernel.restype = None
-    return kernel
 
 
 @functools.cache

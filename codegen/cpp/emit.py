@@ -10,11 +10,16 @@ from superopt.codegen.cpp.source import CPP_TYPES, Argument, CppSource, Place, t
 from superopt.codegen.cpp.tiles import Tiles
 from superopt.codegen.cpp.windows import print_gathered, print_sliding
 from superopt.codegen.lowering import lower_for_cpp
-from superopt.codegen.statements import Compute, KernelProgram
-from superopt.ir import print_step
+from superopt.codegen.statements import Compute, KernelProgram, lower_block
+from superopt.ir import MuGraph, print_step
 from superopt.precision import operand_dtypes, product_dtype
 
-__all__ = ["Emitter", "emit"]
+__all__ = ["Emitter", "emit", "lower_kernel"]
+
+
+def lower_kernel(mugraph: MuGraph, number: int) -> KernelProgram:
+    """Return a block kernel as statements; a value between kernels lies as what it is contracted with."""
+    return lower_block(mugraph, number, alike=True)
 
 
 def emit(program: KernelProgram, config: CppConfig) -> CppSource:

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor as TorchTensor
 
-from superopt.codegen.cpp.compile import compile_source, load_kernel
+from superopt.codegen.cpp.calls import Call, bound, load_kernel
+from superopt.codegen.cpp.compile import compile_source
 from superopt.codegen.cpp.config import CppConfig, default_config
-from superopt.codegen.cpp.emit import emit
+from superopt.codegen.cpp.emit import emit, lower_kernel
 from superopt.codegen.cpp.library import LibraryKernel, LibraryRun, spread
-from superopt.codegen.cpp.lower import lower_kernel
 from superopt.codegen.cpp.source import Argument, CppSource
 from superopt.codegen.forms import Forms, Ready, is_stored, stored
 from superopt.codegen.signature import form_of, in_order, sizes_of
@@ -24,6 +24,9 @@ from superopt.errors import InputError
 from superopt.ir import Graph, Port
 from superopt.ir.mugraph import Block, MuGraph
 
+if TYPE_CHECKING:
+    import ctypes
+
 __all__ = ["CppKernel", "CppMuGraph", "Prepared", "is_lined"]
 
 Prepared = Callable[[Sequence[TorchTensor]], Sequence[TorchTensor]]
@@ -31,9 +34,6 @@ Prepared = Callable[[Sequence[TorchTensor]], Sequence[TorchTensor]]
 
 
 _Strides = list[list[dict[str, int]]]  # of each axis, of the tensors that a kernel reads and that it writes
-
-Call = Callable[[bytes], None]
-"""A compiled kernel, called with its fields."""
 
 _DTYPES = torch_dtypes()
 _EMPTY = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)
@@ -51,7 +51,6 @@ class CppKernel:
         self._flags = tuple(flags)
         lined = is_lined(program, self.source)
         self._calls = {lined: self._compiled(lined=lined)}
-        self.pack = Struct(f"{len(program.loads) + len(program.stores)}Q").pack
 
     def launch(
         self,
@@ -59,17 +58,17 @@ class CppKernel:
         stores: Sequence[Sequence[int]],
         sizes: Mapping[str, int],
         threads: int,
-    ) -> tuple[Call, bytes]:
-        """Return the function to call for tensors of these strides, and the fields after the addresses."""
+    ) -> Call:
+        """Return the function to call with the addresses of tensors of these strides."""
         strides = _strides(self.program, loads, stores, sizes)
         rest = [one for one in self.source.arguments if one.kind not in ("load", "store")]
         fields = Struct(f"{len(rest)}q").pack(*(_number(one, strides, sizes, threads) for one in rest))
         lined = _runs_along(self.source, strides)
         if lined not in self._calls:
             self._calls[lined] = self._compiled(lined=lined)
-        return self._calls[lined], fields
+        return bound(self._calls[lined], len(loads) + len(stores), fields)
 
-    def _compiled(self, *, lined: bool) -> Call:
+    def _compiled(self, *, lined: bool) -> "ctypes._FuncPointer":
         path = compile_source(self.source, lined=lined, flags=self._flags)
         return load_kernel(path, self.program.name)
 
@@ -136,12 +135,11 @@ def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], TorchTen
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """One kernel, what it makes, the function to call, and the fields after the addresses."""
+    """One kernel, what it makes, and the function to call with the addresses of what it reads and makes."""
 
     kernel: CppKernel
     made: list[_Made]
     call: Call
-    fields: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +191,8 @@ class CppMuGraph:
     def in_order(self, given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
         """Run the kernels on tensors in the order of the graph's inputs; return its outputs in order."""
         threads, latest = torch.get_num_threads(), self._latest
-        if latest is None or not latest.serves(given, threads):
+        alike = latest is not None and latest.threads == threads and latest.forms.alike(*given)
+        if latest is None or not (alike or latest.serves(given, threads)):
             latest = self._latest = self._ready_for(given, threads)
         found: Sequence[TorchTensor] = latest.run(given)
         return found
@@ -228,24 +227,24 @@ class CppMuGraph:
         [launch] = plan.launches
         if not isinstance(launch, _Launch) or tuple(one.name for one in launch.made) != self.outputs:
             return None
-        kernel, made, call, fields = launch.kernel, launch.made, launch.call, launch.fields
+        kernel, made, call = launch.kernel, launch.made, launch.call
         if kernel.reads != tuple(range(len(self.inputs))):
             return None
-        pack, address, empty = kernel.pack, TorchTensor.data_ptr, made[0].empty
+        address, empty = TorchTensor.data_ptr, made[0].empty
 
         def run(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
             results = [one.empty() for one in made]
-            call(pack(*map(address, given), *map(address, results)) + fields)
+            call(*map(address, given), *map(address, results))
             return results
 
         def run_for_one(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
             result = empty()
-            call(pack(*map(address, given), address(result)) + fields)
+            call(*map(address, given), result.data_ptr())
             return (result,)
 
         def run_on_one(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
             result = empty()
-            call(pack(given[0].data_ptr(), result.data_ptr()) + fields)
+            call(given[0].data_ptr(), result.data_ptr())
             return (result,)
 
         if len(made) > 1:
@@ -270,7 +269,7 @@ class CppMuGraph:
                         values[one.value] = tensor
                     else:
                         results[one.name] = tensor
-                launch.call(launch.kernel.pack(*addresses) + launch.fields)
+                launch.call(*addresses)
             for output in self._carried:
                 carried = values[output.value]
                 strides = axis_strides(self.graph.inputs[output.value], carried.stride(), plan.sizes)
@@ -313,8 +312,6 @@ class CppMuGraph:
                 if name is None:
                     strides[tensor.value] = contiguous_strides(shape)
             reads = [strides[value] for value in kernel.reads]
-            call, fields = kernel.launch(
-                reads, [contiguous_strides(one.shape) for one in made], sizes, threads
-            )
-            launches.append(_Launch(kernel, made, call, fields))
+            stores = [contiguous_strides(one.shape) for one in made]
+            launches.append(_Launch(kernel, made, kernel.launch(reads, stores, sizes, threads)))
         return _Plan(sizes, launches)

@@ -19,7 +19,7 @@ from superopt.codegen.cpp import (
     lower_kernel,
 )
 from superopt.codegen.cpp import compile as cpp_compile
-from superopt.codegen.cpp.compile import load_kernel
+from superopt.codegen.cpp.calls import load_kernel
 from superopt.codegen.errors import CompileError, NoCompilerError, UnsupportedError
 from superopt.ir import fuse, parse_graph
 

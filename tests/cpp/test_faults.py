@@ -11,7 +11,7 @@ import torch
 
 from superopt.codegen.cpp import CppMuGraph, CppSource, compile_source, find_compiler
 from superopt.codegen.cpp import compile as compiling
-from superopt.codegen.cpp.compile import load_kernel
+from superopt.codegen.cpp.calls import load_kernel
 from superopt.codegen.errors import CompileError
 from superopt.ir import fuse, parse_graph
 

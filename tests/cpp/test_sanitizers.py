@@ -80,7 +80,7 @@ sys.path.insert(0, {str(FOLDER)!r})
 import torch
 from sanitized import FLAGS
 from superopt.codegen.cpp import CppSource, compile_source
-from superopt.codegen.cpp.compile import load_kernel
+from superopt.codegen.cpp.calls import load_kernel
 code = 'extern "C" void past(float** p) {{ p[0][16] = p[0][15]; }}'
 path = compile_source(CppSource("past", code, ()), flags=FLAGS)
 memory = torch.zeros(16)

@@ -6,7 +6,7 @@ comes, `contraction` says how long a product of matrices takes, and `kernel` add
 """
 
 from superopt.codegen.cpp.config import default_config
-from superopt.codegen.cpp.lower import lower_kernel
+from superopt.codegen.cpp.emit import lower_kernel
 from superopt.cost.cpu.kernel import KernelTime, kernel_time
 from superopt.cost.cpu.library import library_us
 from superopt.cost.device import Device

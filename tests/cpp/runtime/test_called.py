@@ -1,0 +1,96 @@
+"""Kernels as functions of addresses: the direct calls do what calls by ctypes do."""
+
+import gc
+from collections.abc import Iterator
+from threading import Thread
+
+import pytest
+import torch
+from torch import Tensor
+
+from superopt.codegen.cpp import CppMuGraph, CppSource, calls, compile_source
+from superopt.codegen.errors import CompileError
+from superopt.ir import fuse, parse_graph
+
+COPY = """
+extern "C" void copy(void** given) {
+    const long* const from = (const long*)given[0];
+    long* const to = (long*)given[1];
+    to[0] = from[0], to[1] = (long)given[2], to[2] = (long)given[3];
+}
+"""
+WAIT = """
+extern "C" void wait(void** given) {
+    volatile long* const flag = (volatile long*)given[0];
+    long* const seen = (long*)given[1];
+    for (long turn = 0; turn < (long)given[2] && !*seen; ++turn) *seen = *flag;
+}
+"""
+
+
+@pytest.fixture(params=["directly", "by ctypes"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "by ctypes":
+        monkeypatch.setattr(calls, "_direct", lambda: None)
+    return str(request.param)
+
+
+@pytest.fixture
+def anew() -> Iterator[None]:
+    """Direct calls are looked for anew, and again after the test."""
+    calls._direct.cache_clear()
+    yield
+    calls._direct.cache_clear()
+
+
+def called(code: str, name: str, *fields: int) -> calls.Call:
+    """Return a kernel of two addresses and some fields."""
+    kernel = calls.load_kernel(compile_source(CppSource(name, code, ())), name)
+    return calls.bound(kernel, 2, b"".join(one.to_bytes(8, "little") for one in fields))
+
+
+def test_addresses_and_fields_arrive(way: str) -> None:
+    copy = called(COPY, "copy", 7, 2**40)
+    gc.collect()  # nothing but the function keeps the fields
+    given, made = torch.tensor([5]), torch.zeros(3, dtype=torch.int64)
+    copy(given.data_ptr(), made.data_ptr())
+    assert made.tolist() == [5, 7, 2**40]
+    assert type(copy).__name__ == ("builtin_function_or_method" if way == "directly" else "function")
+
+
+def test_what_is_no_address_is_refused(way: str) -> None:
+    copy = called(COPY, "copy", 7, 7)
+    with pytest.raises(Exception, match=r"integer|argument"):
+        copy("here", "there")
+
+
+def test_other_threads_run_meanwhile(way: str) -> None:
+    flag, seen = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    thread = Thread(target=flag.fill_, args=(1,))
+    wait = called(WAIT, "wait", 10**10)  # some seconds: without the flag, the test fails
+    thread.start()
+    wait(flag.data_ptr(), seen.data_ptr())
+    thread.join()
+    assert seen.item() == 1
+
+
+def test_without_a_compiler_for_them_kernels_are_called_by_ctypes(
+    anew: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: object, **options: object) -> None:
+        raise CompileError("no")
+
+    monkeypatch.setattr(calls, "compile_source", fails)
+    assert calls._direct() is None
+
+
+def test_kernels_of_several_results(way: str) -> None:
+    text = (
+        "graph g\naxes n=40\nin x: f32[n]\nt1 = exp(x)\nt2 = neg(x)\nout a: f32[n] = t1\nout b: f32[n] = t2\n"
+    )
+    run = CppMuGraph(fuse(parse_graph(text)), flags=("-O1",))
+    for size in (40, 7, 40):  # another size is another call
+        x: Tensor = torch.randn(size)
+        found = run(x=x)
+        torch.testing.assert_close(found["a"], x.exp())
+        torch.testing.assert_close(found["b"], -x)
