@@ -51,7 +51,6 @@ class Alone:
         order: tuple[int, ...],
         picked: tuple[int, ...] | None,
     ) -> None:
-        self._tensor = Tensor
         self._kernel = kernel
         self._run = run
         self._count = count
@@ -64,10 +63,12 @@ class Alone:
         """Compute the function."""
         if len(inputs) != self._count:
             return self._run(*inputs)
-        for one in inputs:
-            if not isinstance(one, self._tensor):
-                return self._run(*inputs)
-        outputs = self._kernel.in_order(inputs if self._order is None else self._arranged(inputs))
+        try:
+            outputs = self._kernel.in_order(inputs if self._order is None else self._arranged(inputs))
+        except (AttributeError, TypeError):  # no form is known of what is no tensor
+            if all(isinstance(one, Tensor) for one in inputs):
+                raise
+            return self._run(*inputs)
         return outputs[0] if self._picked is None else tuple([outputs[at] for at in self._picked])
 
     def _arranged(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
