@@ -81,8 +81,8 @@ class OwnProduct:
         lying = [one.t() if turned else one for one, turned in zip(parts, self.turned, strict=True)]
         left, right, made = (one.stride() for one in lying)
         sizes = dict(zip("mnk", matrices.sizes, strict=True))
-        call, fields = self.kernel.launch([left, right], [made], sizes, torch.get_num_threads())
-        call(self.kernel.pack(*(one.data_ptr() for one in lying)) + fields)
+        call = self.kernel.launch([left, right], [made], sizes, torch.get_num_threads())
+        call(*(one.data_ptr() for one in lying))
         return True
 
 
