@@ -13,6 +13,7 @@ from superopt.trace import run_graph, trace
 from superopt.workloads import WORKLOADS
 
 FAST = ("-O1",)  # compiles in half the time; the slow tests use what users get
+DRAWS = 4  # of so few numbers, one draw may be lucky for PyTorch
 SCALE = {"llama-layer": 0.2}  # its scores would overflow exp
 
 
@@ -27,20 +28,24 @@ def graphs(name: str, dtype: str, kind: str) -> tuple[Graph, ...]:
 
 def check(name: str, dtype: str, kind: str, flags: tuple[str, ...]) -> None:
     workload = WORKLOADS[name]
-    torch.manual_seed(1)
-    inputs = workload.inputs(dtype=dtype, device="cpu", **SIZES[name])
-    inputs = tuple(tensor * SCALE.get(name, 1.0) for tensor in inputs)
     (graph,) = graphs(name, dtype, kind)
     mugraph = fuse(graph)
-    tensors = {port.name: tensor for port, tensor in zip(mugraph.graph.inputs, inputs, strict=True)}
-    (got,) = CppMuGraph(mugraph, flags=flags)(**tensors).values()
-    (wanted,) = run_graph(graph, tensors).values()
-    eager = workload.function(*inputs)
-    assert got.shape == eager.shape
-    assert got.dtype == eager.dtype
-    size = wanted.abs().max()
-    bound = 2 * (eager.double() - wanted).abs().max() + 4 * torch.finfo(torch.float32).eps * size
-    assert (got.double() - wanted).abs().max() <= bound
+    kernel = CppMuGraph(mugraph, flags=flags)
+    errors, bounds = [], []
+    for seed in range(DRAWS):
+        torch.manual_seed(seed)
+        inputs = workload.inputs(dtype=dtype, device="cpu", **SIZES[name])
+        inputs = tuple(tensor * SCALE.get(name, 1.0) for tensor in inputs)
+        tensors = {port.name: tensor for port, tensor in zip(mugraph.graph.inputs, inputs, strict=True)}
+        (got,) = kernel(**tensors).values()
+        (wanted,) = run_graph(graph, tensors).values()
+        eager = workload.function(*inputs)
+        assert got.shape == eager.shape
+        assert got.dtype == eager.dtype
+        size = wanted.abs().max()
+        errors.append((got.double() - wanted).abs().max())
+        bounds.append(2 * (eager.double() - wanted).abs().max() + 4 * torch.finfo(torch.float32).eps * size)
+    assert max(errors) <= max(bounds)
 
 
 def test_all_workloads_have_sizes() -> None:
