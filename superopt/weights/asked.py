@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superopt.codegen.cpp.compile import compile_source, load_kernel
+from superopt.codegen.cpp.calls import load_kernel
+from superopt.codegen.cpp.compile import compile_source
 from superopt.codegen.cpp.source import CppSource
 from superopt.codegen.errors import CompileError
 from superopt.errors import first_line
