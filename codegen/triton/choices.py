@@ -19,6 +19,7 @@ from superopt.codegen.triton.plan import (
     inner_turns,
     kept_axes,
     kept_splits,
+    read_once,
     scaled_products,
     sources,
 )
@@ -30,6 +31,7 @@ SHARED_BYTES_EVERYWHERE = 160 << 10  # shared memory that one program may have o
 NEIGHBOURS = 64  # elements in a row that make whole lines of memory
 GROUP = 8  # tiles of columns whose programs run together
 USUAL_STAGES = 3
+USUAL_WARPS = 4
 FEWEST_ROWS = 8  # columns of an instruction that multiplies matrices in half precision
 MANY_PROGRAMS = 512  # more than any device runs at a time
 MANY_ROWS = 64  # of both sides of a product: so many keep the matrix units busy
@@ -146,7 +148,8 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool)
             (256, 1024, 2048, 4096, 8192), (32, 64, 128), (1, 2, 4, 8), (2, 4, 6) if looped else (2,)
         ):
             config = _config(program, sizes, 64, 64, 32, warps, stages)
-            yield _flattened(program, sizes, config, flat, near)
+            yield (flattened := _flattened(program, sizes, config, flat, near))
+            yield from _with_hints(program, flattened, sizes)
         return
     tiles = (16, 32, 64, 128)
     scaled = bool(scaled_products(program))
@@ -166,6 +169,18 @@ def _enumerated(program: KernelProgram, sizes: Mapping[str, int], *, tf32: bool)
             yield replace(config, group=1)
         if scaled:
             yield replace(config, half_products=True)
+
+
+def _with_hints(
+    program: KernelProgram, config: TritonConfig, sizes: Mapping[str, int]
+) -> Iterator[TritonConfig]:
+    """Yield a configuration that spares the cache what is read once, where other tensors are read again.
+
+    Only outside of loops: Triton forgets the hint where a loop asks for its tiles ahead.
+    """
+    passing = read_once(program, config.blocks, sizes)
+    if config.num_warps == USUAL_WARPS and 0 < len(passing) < len(program.loads):
+        yield replace(config, passing=passing)
 
 
 def exact_axes(

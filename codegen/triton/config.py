@@ -38,6 +38,7 @@ class TritonConfig:
     half_products: bool = False
     early: bool = False  # starts while the kernel before it ends, and waits for that kernel's results
     most_registers: int = 0  # of a thread; 0 for as many as the compiler likes
+    passing: frozenset[str] = frozenset()  # tensors that leave the cache before others, being read once only
 
     def tile(self, axis: str) -> int:
         """Return the positions of an axis in a tile."""

@@ -219,6 +219,7 @@ class _Emitter(Frame, Reductions):
             arguments = [self.address(tensor, axes, places)]
             if mask := self.mask_text(axes, axes):
                 arguments += [f"mask={mask}", f"other={'0.0' if kind == 'float' else '0'}"]
+            arguments += ['eviction_policy="evict_first"'] if tensor.name in self.config.passing else []
             lines.call(f"{name} = ", "tl.load", arguments, tail, comment)
         else:
             self._read_by_descriptor(lines, name, tensor, seen, axes, tail, comment)

@@ -4,13 +4,14 @@ Which axes a tile has and in which order, which contractions are matrix products
 their operands stand, and what the lanes of a tile beyond the end of an axis hold.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
 from superopt.codegen.errors import UnsupportedError
-from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Tensor
+from superopt.codegen.statements import Compute, KernelProgram, Load, LoopStatement, Tensor
 from superopt.codegen.triton.config import Role, TritonConfig
 from superopt.ir import Split, mask_values, selects, value_axes
 from superopt.precision import is_wide, operand_dtypes, product_dtype
@@ -25,6 +26,7 @@ __all__ = [
     "kept_splits",
     "make_plan",
     "read_dtypes",
+    "read_once",
     "scaled_products",
     "sources",
 ]
@@ -90,6 +92,21 @@ def inner_turns(program: KernelProgram, blocks: Mapping[str, int]) -> int:
     """Return how many turns a loop within a loop makes, given the tiles; 0 where there is none."""
     inner = [one.axis for loop in program.loops() for one in loop.body if isinstance(one, LoopStatement)]
     return max((-(-program.graph.sizes[axis] // blocks.get(axis, 1)) for axis in inner), default=0)
+
+
+def read_once(program: KernelProgram, blocks: Mapping[str, int], sizes: Mapping[str, int]) -> frozenset[str]:
+    """Return the names of the tensors of which a kernel with these tiles reads nothing in loops, or twice."""
+    in_tiles = {axis for axis, size in sizes.items() if blocks.get(axis, 1) < size}
+    found = sources(program)
+    moved = {i for step in program.steps() if step.mapping for i in step.inputs}
+    loads = [(one.value, in_tiles & set(loops)) for one, loops in program.flat() if isinstance(one, Load)]
+    several = Counter(value for value, _ in loads)
+    spread = in_tiles & set(program.grid)
+    return frozenset(
+        found[value].name
+        for value, loops in loads
+        if not loops and several[value] == 1 and value not in moved and spread <= set(found[value].axes)
+    )
 
 
 def make_plan(program: KernelProgram, config: TritonConfig) -> Plan:

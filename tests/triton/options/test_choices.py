@@ -1,5 +1,6 @@
 """Which configurations are worth measuring: those of many rows are fed, and registers may be limited."""
 
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -8,6 +9,7 @@ from compiling import compile_ahead
 from superopt.codegen.statements import lower_block
 from superopt.codegen.triton import configs, emit
 from superopt.codegen.triton.footprint import footprint
+from superopt.codegen.triton.plan import read_once
 from superopt.ir import fuse, parse_graph
 from superopt.targets import config_json, pick_target
 
@@ -60,6 +62,36 @@ def test_registers_are_limited_where_tiles_leave_room():
     assert made.registers <= 128
     data = config_json(limited[0])
     assert pick_target("cuda:90").config_from_json(data) == limited[0]
+
+
+ROWS = """
+graph rows
+axes m=64 n=4096
+in x: f32[m, n]
+in g: f32[n]
+{steps}
+out o: f32[m, n] = t4
+"""
+ONCE = "t2 = exp(x)\nt3 = neg(g)\nt4 = mul(t2, t3)"
+TWICE = "t2 = max[n](x)\nt3 = sub(x, t2)\nt4 = mul(t3, g)"
+
+
+def test_what_is_read_once_may_leave_the_cache_first():
+    mugraph = fuse(parse_graph(ROWS.format(steps=ONCE)))
+    program = lower_block(mugraph, 0)
+    hinted = [one for one in configs(program, mugraph.graph.sizes) if one.passing]
+    assert {one.passing for one in hinted} == {frozenset({"x"})}  # other rows read g as well
+    for config, has in ((hinted[0], True), (replace(hinted[0], passing=frozenset()), False)):
+        made = compile_ahead(emit(program, config), target="cuda:90", texts=True)
+        assert ("L1::evict_first" in made.ptx) == has
+    assert pick_target("cuda:90").config_from_json(config_json(hinted[0])) == hinted[0]
+
+
+@pytest.mark.parametrize("tile", [256, 4096])
+def test_what_two_loops_or_all_programs_read_stays_in_the_cache(tile):
+    mugraph = fuse(parse_graph(ROWS.format(steps=TWICE)))
+    program = lower_block(mugraph, 0)
+    assert read_once(program, {"m": 1, "n": tile}, mugraph.graph.sizes) == frozenset()
 
 
 @pytest.mark.slow
