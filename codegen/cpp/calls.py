@@ -1,4 +1,9 @@
-"""Calls: a compiled kernel as a function of the addresses of what it reads and writes."""
+"""Calls: a compiled kernel as a function of the addresses of what it reads and writes.
+
+Python calls a few lines of C++, which call the kernel: that takes some 0.4 microseconds less than by ctypes.
+What they use of Python is declared as its stable ABI has it, so that no headers of Python are needed. Where
+they cannot be compiled, kernels are called by ctypes.
+"""
 
 import ctypes
 import logging
@@ -20,6 +25,49 @@ Call = Callable[..., object]
 """A kernel with all of its fields but the addresses, which are given as integers."""
 
 _WORD = 8  # bytes of a field
+_CODE = """
+typedef struct _object PyObject;
+typedef __SIZE_TYPE__ word;
+
+extern "C" {
+void* PyLong_AsVoidPtr(PyObject*);
+char* PyBytes_AsString(PyObject*);
+PyObject* PyErr_Occurred();
+void* PyEval_SaveThread();
+void PyEval_RestoreThread(void*);
+void Py_IncRef(PyObject*);
+extern PyObject _Py_NoneStruct;
+
+// The bytes that are bound: the kernel, how many fields follow the addresses, and these fields.
+struct Bound {
+    void (*kernel)(const void*);
+    word count;
+    word fields[1];
+};
+
+static PyObject* call(PyObject* self, PyObject* const* given, word count) {
+    const Bound* const bound = reinterpret_cast<const Bound*>(PyBytes_AsString(self));
+    word* const record = static_cast<word*>(__builtin_alloca((count + bound->count) * sizeof(word)));
+    for (word one = 0; one < count; ++one) record[one] = reinterpret_cast<word>(PyLong_AsVoidPtr(given[one]));
+    if (PyErr_Occurred()) return nullptr;
+    for (word one = 0; one < bound->count; ++one) record[count + one] = bound->fields[one];
+    void* const thread = PyEval_SaveThread();  // other threads of Python run meanwhile
+    bound->kernel(record);
+    PyEval_RestoreThread(thread);
+    Py_IncRef(&_Py_NoneStruct);
+    return &_Py_NoneStruct;
+}
+
+struct Method {
+    const char* name;
+    PyObject* (*call)(PyObject*, PyObject* const*, word);
+    int flags;
+    const char* about;
+};
+extern Method method;
+Method method{"call", call, 0x80, nullptr};  // METH_FASTCALL: arguments come as an array
+}
+"""
 
 
 def load_kernel(path: Path, name: str) -> "ctypes._FuncPointer":
@@ -56,9 +104,8 @@ def _direct() -> "Callable[[ctypes._FuncPointer, bytes], Call] | None":
     """Return what makes functions of kernels that Python calls directly, where that can be had."""
     if sys.implementation.name != "cpython":
         return None
-    code = Path(__file__).with_name("runtime").joinpath("calls.hpp").read_text()
     try:
-        library = ctypes.PyDLL(str(compile_source(CppSource("calls", code, ()))))
+        library = ctypes.PyDLL(str(compile_source(CppSource("calls", _CODE, ()))))
         method = ctypes.addressof(ctypes.c_char.in_dll(library, "method"))
         made = ctypes.pythonapi.PyCFunction_NewEx
     except (AttributeError, CompileError, OSError, ValueError) as error:
