@@ -31,7 +31,12 @@ class Axiom:
     left: str
     right: str
     oneway: bool = False
-    lacks: tuple[str, str] | None = None  # (factor, axis): the factor must not depend on the axis
+    # (factor, axis): the factor must not depend on the axis, or on what a window of this name reads
+    lacks: tuple[str, str] | None = None
+    apart: tuple[str, str] | None = None  # (axis or window, window): they have no axis in common
+    narrow: tuple[str, str] | None = None  # (factor, window): it has no axis of the window but taps
+    moved: tuple[str, ...] = ()  # (window, terms ...): the terms have what the window reads
+    keeps_zero: str | None = None  # a function that is 0 at 0
     nonnegative: tuple[str, ...] = ()  # terms that must be known to be nonnegative
     positive: tuple[str, ...] = ()  # terms that must be known to be positive
     nonzero: str | None = None  # a number that must not be 0

@@ -10,10 +10,12 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Any
 
+from superopt.ir.windows.place import Place
+from superopt.ops import OPS
 from superopt.rules.axioms import Axiom
 from superopt.rules.program import ANALYSIS, LANGUAGE, commands, constant_text
 from superopt.rules.smallest import Row, made_by, smaller_goal
-from superopt.rules.terms import OPERATORS, Goal, Node, constant_leaf
+from superopt.rules.terms import OPERATORS, Goal, Node, WindowRule, constant_leaf
 
 if TYPE_CHECKING:
     from egglog.bindings import EGraph
@@ -28,8 +30,8 @@ _LARGEST_SHRINKING = 2_000
 for the smallest form of the goal, takes long."""
 
 _CONSTRUCTORS = {op: op.capitalize() for op in OPERATORS}
-ATTRIBUTED = frozenset({"leaf", "call1", "call2", "call3", "sum", "max", "access"})
-"""Operators whose term carries a number: which leaf, function, axis group or access."""
+ATTRIBUTED = frozenset({"leaf", "call1", "call2", "call3", "sum", "max", "access", "window"})
+"""Operators whose term carries a number: which leaf, function, axis group, access or window."""
 
 
 class Running:
@@ -43,7 +45,7 @@ class Running:
         self.egraph: EGraph = bindings().EGraph()
         self.waiting = list(commands(plain=plain, more=more, weights=weights))
         self.nodes = 0
-        self.run(LANGUAGE + _access_rules(goal) + _goal_text(goal))
+        self.run(LANGUAGE + _access_rules(goal) + _goal_text(goal) + "\n" + _window_facts(goal))
         self.load_rules()
 
     def run(self, text: str) -> bool:
@@ -200,3 +202,45 @@ def _access_rules(goal: Goal) -> str:
             f"(rule ((= e (Access {number} a)) (= x (axes a))) ((set (axes e) {text})) :ruleset analysis)"
         )
     return "\n".join(rules)
+
+
+def _window_facts(goal: Goal) -> str:
+    """Return which axes each window reads and makes, which functions keep zero, and what holds of windows."""
+    taps = {node.attr for node in goal.nodes if node.op in ("sum", "max")}
+    for rule in goal.derivations:
+        taps |= {goal.bit(axis) for axis, _ in rule.right[0].terms} if rule.summed else set()
+    kept = ~sum(1 << bit for bit in taps)
+    lines = []
+    for number in range(len(goal.windows)):
+        lines.append(f"(set (reads {number}) {goal.read_by(number)})")
+        lines.append(f"(set (makes {number}) {goal.made_by(number)})")
+        lines.append(f"(set (keeps {number}) {goal.made_by(number) & kept})")
+    for number, name in enumerate(goal.functions):
+        if name in OPS and OPS[name].keeps_zero:
+            lines.append(f"(keeps-zero {number})")
+    lines += [_window_rule(goal, rule) for rule in goal.derivations]
+    return "\n".join(lines) + "\n"
+
+
+def _window_rule(goal: Goal, rule: WindowRule) -> str:
+    """Return a rule of some windows of the goal as rewrites."""
+
+    def bits(axes: Iterable[str]) -> int:
+        return sum(1 << goal.bit(axis) for axis in axes)
+
+    def chain(places: Iterable[Place], inner: str) -> str:
+        for place in reversed(tuple(places)):
+            inner = f"(Window {goal.windows.index(place)} {inner})"
+        return inner
+
+    left, right = chain(rule.left, "a"), chain(rule.right, "a")
+    guard = f":when ((= mask (axes a)) (= 0 (& mask {bits(rule.between)})))"
+    if rule.summed:
+        for axis, _ in rule.right[0].terms:
+            right = f"(Sum {goal.bit(axis)} {right})"
+        return f"(rewrite (Sum {goal.bit(rule.summed)} {left}) {right} {guard} :ruleset axioms)"
+    if rule.beside:
+        factor = chain([rule.beside], "b")
+        left, right = f"(Mul {left} {factor})", f"(Mul {right} {factor})"
+    both = [(left, right), (right, left)]
+    return "\n".join(f"(rewrite {one} {other} {guard} :ruleset axioms)" for one, other in both)

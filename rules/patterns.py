@@ -13,6 +13,7 @@ __all__ = [
     "parse_pattern",
     "parts",
     "variables",
+    "windows",
 ]
 
 Number = TypeVar("Number")
@@ -21,7 +22,8 @@ Pattern = str | tuple["Pattern", ...]
 """A side of an axiom: a variable or axis by name, or (operator, ...).
 
 `(Const p)` is a constant, whose number is a variable, a number, or computed: `(Const (+ p q))`.
-`(Size k)` is the extent of an axis, `(Size j k)` the product of two extents.
+`(Size k)` is the extent of an axis, `(Size j k)` the product of two extents. `(Window w a)` is a window of
+a term, and `(Call1 f a)` any function of it; both are named by variables of their own.
 """
 
 
@@ -51,6 +53,12 @@ def variables(pattern: Pattern) -> tuple[list[str], list[str]]:
         else:
             axes |= dict.fromkeys(_axes_named(part))
     return list(terms), list(axes)
+
+
+def windows(pattern: Pattern) -> list[str]:
+    """Return the variables of a pattern that stand for windows."""
+    met = [part[1] for part in parts(pattern) if not isinstance(part, str) and part[0] == "Window"]
+    return list(dict.fromkeys(map(str, met)))
 
 
 def numbers(pattern: Pattern) -> list[str]:
@@ -95,7 +103,8 @@ def parts(pattern: Pattern) -> Iterator[Pattern]:
         part = pending.pop()
         yield part
         if not isinstance(part, str) and part[0] not in ("Const", "Size"):
-            pending.extend(reversed(part[1 + len(_axes_named(part)) :]))
+            named = 1 if part[0] in ("Window", "Call1") else len(_axes_named(part))
+            pending.extend(reversed(part[1 + named :]))
 
 
 def _axes_named(part: tuple[Pattern, ...]) -> tuple[str, ...]:

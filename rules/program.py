@@ -4,7 +4,8 @@ from fractions import Fraction
 from functools import cache
 
 from superopt.rules.axioms import AXIOMS, Axiom, axioms_between_terms
-from superopt.rules.patterns import Pattern, operators, parse_pattern, variables
+from superopt.rules.patterns import Pattern, operators, parse_pattern, variables, windows
+from superopt.rules.windows import WINDOW_AXIOMS
 
 __all__ = ["ANALYSIS", "LANGUAGE", "commands", "constant_text"]
 
@@ -12,8 +13,12 @@ LANGUAGE = """
 (datatype Term
   (Leaf i64) (Mul Term Term) (Add Term Term) (Inv Term) (Neg Term) (Exp Term) (Sqrt Term)
   (Maximum Term Term) (Call1 i64 Term) (Call2 i64 Term Term) (Call3 i64 Term Term Term)
-  (Sum i64 Term) (Max i64 Term) (Access i64 Term) (Log Term) (Const BigRat) (Size i64))
+  (Sum i64 Term) (Max i64 Term) (Access i64 Term) (Log Term) (Const BigRat) (Size i64) (Window i64 Term))
 (function axes (Term) i64 :merge (& old new))
+(function reads (i64) i64 :no-merge)
+(function makes (i64) i64 :no-merge)
+(function keeps (i64) i64 :no-merge)
+(relation keeps-zero (i64))
 (relation nonnegative (Term))
 (relation positive (Term))
 (relation once (Term))
@@ -26,7 +31,8 @@ LANGUAGE = """
 """
 """The term language; egglog itself keeps the axes each term depends on (a bit set), and which terms
 are known to be nonnegative or positive, or to be made of weights once. The extent of several axes is a
-term by their bit set."""
+term by their bit set. Of each window it knows the axes that it reads, that it makes, and those of these that
+nothing sums over."""
 
 ANALYSIS = "(run-schedule (run commuting) (saturate (run analysis)))"
 """What runs before terms are shrunk and before the axioms. A shrinking rule is matched with the operands in
@@ -51,7 +57,7 @@ def commands(
     """
     found = [(parse_pattern(term), rule) for term, rule in (*_axes_rules(), *_sign_rules())]
     found += [(parse_pattern(term), rule) for term, rule in (_once_rules() if weights else ())]
-    axioms = axioms_between_terms() if plain else AXIOMS
+    axioms = (*(axioms_between_terms() if plain else AXIOMS), *WINDOW_AXIOMS)
     taken = (axiom for axiom in (*axioms, *more) if weights or not axiom.once)
     found += [rule for axiom in taken for rule in _rewrites(axiom)]
     return tuple(dict.fromkeys((frozenset(operators(left)), rule) for left, rule in found))
@@ -63,7 +69,13 @@ def _axes_rules() -> list[tuple[str, str]]:
     cases += [(f"({op} a b)", "(| x y)") for op in ("Mul", "Add", "Maximum", "Call2 f")]
     cases += [(f"({op} k a)", "(- x (& x (<< 1 k)))") for op in ("Sum", "Max")]
     cases += [("(Call3 f a b c)", "(| x (| y z))"), ("(Const p)", "0"), ("(Size s)", "0")]
-    rules = []
+    rules = [
+        (
+            "(Window w a)",
+            "(rule ((= e (Window w a)) (= x (axes a)) (= y (reads w)) (= z (makes w)))"
+            " ((set (axes e) (| (- x (& x y)) z))) :ruleset analysis)",
+        )
+    ]
     for term, axes in cases:
         known = [f"(= {name} (axes {arg}))" for name, arg in zip("xyz", "abc", strict=True) if name in axes]
         rules.append(
@@ -89,6 +101,7 @@ def _sign_rules() -> list[tuple[str, str]]:
         ("(Sqrt a)", "", "nonnegative"),
         ("(Sqrt a)", "(positive a)", "positive"),
         ("(Exp a)", "", "positive"),
+        ("(Window w a)", "(nonnegative a)", "nonnegative"),
         ("(Size s)", "", "positive"),
         ("(Const p)", f"(>= p {_NOUGHT})", "nonnegative"),
         ("(Const p)", f"(> p {_NOUGHT})", "positive"),
@@ -102,7 +115,7 @@ def _once_rules() -> list[tuple[str, str]]:
     """Return which terms are made of weights and numbers alone."""
     cases = [
         (f"({op} a)", "a")
-        for op in ("Inv", "Neg", "Exp", "Sqrt", "Log", "Sum k", "Max k", "Call1 f", "Access f")
+        for op in ("Inv", "Neg", "Exp", "Sqrt", "Log", "Sum k", "Max k", "Call1 f", "Access f", "Window w")
     ]
     cases += [(f"({op} a b)", "ab") for op in ("Mul", "Add", "Maximum", "Call2 f")]
     cases += [("(Call3 f a b c)", "abc"), ("(Const p)", ""), ("(Size s)", "")]
@@ -150,9 +163,31 @@ def _guards(axiom: Axiom) -> list[str]:
     facts = [f"(nonnegative {term})" for term in axiom.nonnegative]
     facts += [f"(positive {term})" for term in axiom.positive]
     facts += [f"(once {term})" for term in axiom.once]
+    known = dict.fromkeys([*windows(parse_pattern(axiom.left)), *windows(parse_pattern(axiom.right))])
+    guards = (axiom.lacks, axiom.apart, axiom.narrow, axiom.moved)
+    guarded = [name for pair in guards if pair for name in pair]
+    facts += [
+        f"(= {window}_{what} ({what} {window}))"
+        for window in known
+        if window in guarded
+        for what in ("reads", "makes", "keeps")
+    ]
     if axiom.lacks:
         factor, axis = axiom.lacks
-        facts += [f"(= mask (axes {factor}))", f"(= 0 (& mask (<< 1 {axis})))"]
+        bits = f"{axis}_reads" if axis in known else f"(<< 1 {axis})"
+        facts += [f"(= mask (axes {factor}))", f"(= 0 (& mask {bits}))"]
+    if axiom.narrow:
+        factor, window = axiom.narrow
+        facts += [f"(= mask (axes {factor}))", f"(= 0 (& mask {window}_keeps))"]
+    if axiom.apart:
+        one, window = axiom.apart
+        bits = f"{one}_reads" if one in known else f"(<< 1 {one})"
+        facts.append(f"(= 0 (& {bits} (| {window}_reads {window}_makes)))")
+        facts += [f"(= 0 (& {window}_reads {one}_makes))"] if one in known else []
+    for term in axiom.moved[1:]:
+        facts += [f"(= {term}_axes (axes {term}))", f"(!= 0 (& {term}_axes {axiom.moved[0]}_reads))"]
+    if axiom.keeps_zero:
+        facts.append(f"(keeps-zero {axiom.keeps_zero})")
     if axiom.nonzero:
         facts.append(f"(!= {axiom.nonzero} {_NOUGHT})")
     if axiom.negative:

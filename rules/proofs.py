@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from superopt.rules.axioms import AXIOMS, Axiom
 from superopt.rules.patterns import numbers, parse_pattern, variables
+from superopt.rules.windows import WINDOW_AXIOMS
 
 __all__ = ["Proof", "Status", "format_proofs", "prove", "prove_axioms", "to_json"]
 
@@ -44,7 +45,7 @@ class Proof:
 
 def prove_axioms() -> tuple[Proof, ...]:
     """Return a proof or a counterexample of each axiom."""
-    return tuple(map(prove, AXIOMS))
+    return tuple(map(prove, (*AXIOMS, *WINDOW_AXIOMS)))
 
 
 def prove(axiom: Axiom) -> Proof:
@@ -61,6 +62,10 @@ def format_proofs(proofs: Iterable[Proof]) -> str:
     for proof in proofs:
         axiom = proof.axiom
         guards = ["{} lacks {}".format(*axiom.lacks)] if axiom.lacks else []
+        guards += ["{} is apart from {}".format(*axiom.apart)] if axiom.apart else []
+        guards += ["{} has no axis of {} but taps".format(*axiom.narrow)] if axiom.narrow else []
+        guards += [f"{axiom.moved[0]} reads an axis of {term}" for term in axiom.moved[1:]]
+        guards += [f"{axiom.keeps_zero}(0) = 0"] if axiom.keeps_zero else []
         guards += [f"{term} >= 0" for term in axiom.nonnegative]
         guards += [f"{term} > 0" for term in axiom.positive]
         guards += [f"{term} is made of weights" for term in axiom.once]
@@ -83,6 +88,9 @@ def to_json(proofs: Iterable[Proof]) -> list[dict[str, Any]]:
     for proof in proofs:
         row = asdict(proof.axiom)
         row["lacks"] = list(proof.axiom.lacks) if proof.axiom.lacks else None
+        row["apart"] = list(proof.axiom.apart) if proof.axiom.apart else None
+        row["narrow"] = list(proof.axiom.narrow) if proof.axiom.narrow else None
+        row["moved"] = list(proof.axiom.moved)
         row["nonnegative"] = list(proof.axiom.nonnegative)
         row["positive"] = list(proof.axiom.positive)
         row["once"] = list(proof.axiom.once)
@@ -98,7 +106,7 @@ def _decide(axiom: Axiom) -> tuple[Status, str, str]:
     sides = [variables(side) for side in (left, right)]
     names, axes = (list(dict.fromkeys([*one, *other])) for one, other in zip(*sides, strict=True))
     constants = list(dict.fromkeys([*numbers(left), *numbers(right)]))
-    reals = Reals(names, axes, axiom.lacks, constants)
+    reals = Reals(names, axes, axiom.lacks, constants, axiom.apart, axiom.keeps_zero)
     try:
         for extent in (1, 2) if axes else (1,):
             found = reals.counterexample(left, right, extent)

@@ -16,7 +16,6 @@ around it is taken apart by its own law (sums of sums, maxima of maxima), which 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 import z3
@@ -40,6 +39,9 @@ class UntranslatableError(Exception):
     """The proof language has no meaning for an operator."""
 
 
+_PASSED = "windows"  # what stands for the windows that a place is read through, outermost first
+_INSIDE = "inside"
+
 Position = int | str
 Environment = Mapping[str, Position]
 Value = Any
@@ -47,8 +49,6 @@ Value = Any
 
 Key = tuple[Any, ...]
 """A variable at a place: (name, (axis, position), ...)."""
-
-KeyOf = Callable[[str, Environment], Key]
 
 
 @dataclass(slots=True)
@@ -59,12 +59,15 @@ class Reals:
     axes: list[str]
     lacks: tuple[str, str] | None
     constants: list[str] = field(default_factory=list)  # variables that stand for numbers
+    apart: tuple[str, str] | None = None  # an axis or window that has nothing to do with a window
+    keeps_zero: str | None = None  # a function that is 0 at 0
     conditions: list[Any] = field(default_factory=list)
     atoms: dict[tuple[object, ...], Value] = field(default_factory=dict)
     exponents: list[tuple[Pattern, Pattern, dict[str, Position]]] = field(default_factory=list)
     logarithms: list[Value] = field(default_factory=list)
     reduce: Any = None  # how the present strategy reads a reduction
     laws: set[str] = field(default_factory=set)
+    met: dict[Key, None] = field(default_factory=dict)  # the variables and insides of the present query
 
     # -- translation
 
@@ -75,6 +78,13 @@ class Reals:
         name, *rest = side
         if name in REDUCTIONS:
             return self.reduce(side, at)
+        if name == "Window":
+            inside = self.truth(*self.inside(str(rest[0]), at))
+            return z3.If(inside, self.value(rest[1], self.through(str(rest[0]), at)), z3.RealVal(0))
+        if name == "Call1":
+            function = z3.Function(str(rest[0]), z3.RealSort(), z3.RealSort())
+            self.conditions += [function(z3.RealVal(0)) == 0] if rest[0] == self.keeps_zero else []
+            return function(self.value(rest[1], at))
         if name == "Const":
             known = {constant: self.atom(constant) for constant in self.constants}
             return number_of(rest[0], known, lambda number: z3.RealVal(str(number)))
@@ -113,7 +123,34 @@ class Reals:
     def key(self, name: str, at: Environment) -> Key:
         """Return what tells a variable's values apart: its positions on the axes it depends on."""
         missing = self.lacks[1] if self.lacks and self.lacks[0] == name else None
-        return (name, *((axis, at.get(axis, 0)) for axis in self.axes if axis != missing))
+        passed = [window for window in _passed(at) if window != missing]
+        places = [(axis, at.get(axis, 0)) for axis in self.axes if axis != missing]
+        found = (name, *places, *([(_PASSED, " ".join(passed))] if passed else []))
+        self.met[found] = None
+        return found
+
+    def through(self, window: str, at: Environment) -> Environment:
+        """Return the places at which a window reads what is at others."""
+        passed = [*_passed(at), window]
+        moved = {axis: f"{window} of {at.get(axis, 0)}" for axis in self.axes if self.apart != (axis, window)}
+        if self.apart is not None and set(self.apart) == set(passed):
+            passed.sort()  # the order of windows that are apart changes nothing
+        return {**at, **moved, _PASSED: " ".join(passed)}
+
+    def inside(self, window: str, at: Environment) -> Key:
+        """Return what tells apart whether a window reads inside: where, as far as it matters to it."""
+        places = [(axis, at.get(axis, 0)) for axis in self.axes if self.apart != (axis, window)]
+        passed = [one for one in _passed(at) if self.apart is None or {one, window} != set(self.apart)]
+        found = (_INSIDE, window, *places, *passed)
+        self.met[found] = None
+        return found
+
+    def truth(self, *key: object) -> Any:
+        """Return the unknown truth of a key, the same for the same key."""
+        parts = tuple(str(part) for part in key)
+        if parts not in self.atoms:
+            self.atoms[parts] = z3.Bool(" ".join(parts))
+        return self.atoms[parts]
 
     def atom(self, *key: object) -> Value:
         """Return the unknown number of a key, the same for the same key."""
@@ -141,7 +178,7 @@ class Reals:
     def start(self, reduce: Any) -> None:
         """Forget the last query."""
         self.conditions, self.atoms, self.exponents, self.reduce = [], {}, [], reduce
-        self.logarithms = []
+        self.logarithms, self.met = [], {}
 
     # -- refutation
 
@@ -160,27 +197,55 @@ class Reals:
         model = self.solve(self.value(left, {}) == self.value(right, {}))
         if model is None:
             return None
-        keys = self._inputs(extent)
-        samples = [] if model == "unknown" else [{key: _number(model, self.atom(*key)) for key in keys}]
+        keys = [*self.met, *((constant,) for constant in self.constants)]
+        samples = [] if model == "unknown" else [{key: self._number(model, key) for key in keys}]
         # What z3 calls exp need not be exp, and its numbers may lie at a border: try plain ones too.
         samples += [
-            {key: 0.5 + ((7 * i + 3 * number + 1) % 11) / 4 for i, key in enumerate(keys)}
+            {
+                key: (i + number) % 2 if key[0] == _INSIDE else 0.5 + ((7 * i + 3 * number + 1) % 11) / 4
+                for i, key in enumerate(keys)
+            }
             for number in range(4)
         ]
         for sample in samples:
-            sides = [_evaluate(side, {}, sample, self.key, extent) for side in (left, right)]
+            sides = [self.evaluated(side, {}, sample, extent) for side in (left, right)]
             if all(map(math.isfinite, sides)) and not math.isclose(*sides, rel_tol=1e-7, abs_tol=1e-9):
                 shown = ", ".join(f"{_spelled(key)} = {value:.6g}" for key, value in sample.items())
                 return f"{shown}: {sides[0]:.6g} is not {sides[1]:.6g}"
         return None
 
-    def _inputs(self, extent: int) -> list[Key]:
-        places = [
-            dict(zip(self.axes, positions, strict=True))
-            for positions in product(range(extent), repeat=len(self.axes))
-        ]
-        keys = [self.key(name, place) for name in self.names for place in places]
-        return list(dict.fromkeys([*keys, *((constant,) for constant in self.constants)]))
+    def _number(self, model: Any, key: Key) -> float:
+        if key[0] == _INSIDE:
+            return float(z3.is_true(model.eval(self.truth(*key), model_completion=True)))
+        return _number(model, self.atom(*key))
+
+    def evaluated(self, side: Pattern, at: Environment, sample: Mapping[Key, float], extent: int) -> float:
+        """Return a side in floats; NaN where it is not defined."""
+        if isinstance(side, str):
+            return sample[self.key(side, at)]
+        name, *rest = side
+        if name == "Const":
+            known = {str(key[0]): value for key, value in sample.items() if len(key) == 1}
+            try:
+                return number_of(rest[0], known, float)
+            except ZeroDivisionError:
+                return math.nan
+        if name == "Window":
+            window = str(rest[0])
+            inside = sample[self.inside(window, at)]
+            return self.evaluated(rest[1], self.through(window, at), sample, extent) if inside else 0.0
+        if name in REDUCTIONS:
+            _, axis, body = _reduction(side)
+            values = [self.evaluated(body, {**at, axis: i}, sample, extent) for i in range(extent)]
+            return sum(values) if name == "Sum" else max(values)
+        if name == "Call1":
+            function = math.sin if rest[0] == self.keeps_zero else math.cos
+            return function(self.evaluated(rest[1], at, sample, extent))
+        args = [self.evaluated(part, at, sample, extent) for part in rest]
+        try:
+            return _FLOATS[str(name)](*args)
+        except (ValueError, ZeroDivisionError, OverflowError):
+            return math.nan
 
     # -- proof
 
@@ -296,32 +361,13 @@ def _number(model: Any, value: Value) -> float:
 
 def _spelled(key: Key) -> str:
     name, *positions = key
-    inside = ", ".join(f"{axis}={position}" for axis, position in positions)
+    inside = ", ".join(one if isinstance(one, str) else f"{one[0]}={one[1]}" for one in positions)
     return f"{name}[{inside}]" if inside else str(name)
 
 
-def _evaluate(
-    side: Pattern, at: Mapping[str, int], sample: Mapping[Key, float], key_of: KeyOf, extent: int
-) -> float:
-    """Return a side in floats; NaN where it is not defined."""
-    if isinstance(side, str):
-        return sample[key_of(side, at)]
-    name, *rest = side
-    if name == "Const":
-        known = {str(key[0]): value for key, value in sample.items() if len(key) == 1}
-        try:
-            return number_of(rest[0], known, float)
-        except ZeroDivisionError:
-            return math.nan
-    if name in REDUCTIONS:
-        _, axis, body = _reduction(side)
-        values = [_evaluate(body, {**at, axis: i}, sample, key_of, extent) for i in range(extent)]
-        return sum(values) if name == "Sum" else max(values)
-    args = [_evaluate(part, at, sample, key_of, extent) for part in rest]
-    try:
-        return _FLOATS[str(name)](*args)
-    except (ValueError, ZeroDivisionError, OverflowError):
-        return math.nan
+def _passed(at: Environment) -> list[str]:
+    """Return the windows that a place is read through, outermost first."""
+    return str(at.get(_PASSED, "")).split()
 
 
 _FLOATS: dict[str, Callable[..., float]] = {

@@ -115,7 +115,7 @@ class _Query:
         self._timeout_ms = timeout_ms
         self._facts: list[Any] = []
         terms = self._terms(goal.nodes)
-        for axiom in axioms_between_terms():
+        for axiom in axioms_between_terms():  # no oracle is asked about goals with windows
             self._state_axiom(axiom)
         for root in goal.roots:
             self._facts.append(self._part(terms[root]))

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from superopt.dtypes import FLOATS
 from superopt.ir import Graph, Step, tensorless_values, value_axes
+from superopt.ir.windows.place import Place
 from superopt.ops import OPS
 
 __all__ = ["OPERATORS", "Goal", "Leaf", "Node", "axis_groups", "goal_of"]
@@ -31,6 +32,7 @@ OPERATORS = (
     "max",
     "access",
     "log",
+    "window",
 )
 """The operators of terms; a row of the search names an operator by its position here."""
 
@@ -39,7 +41,8 @@ COMMUTATIVE = frozenset({"mul", "add", "maximum"})
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One term: an operator on earlier terms; attr is a leaf, function, axis group or access number."""
+    """One term: an operator on earlier terms; attr is the number of a leaf, function, axis group, access or
+    window."""
 
     op: str
     args: tuple[int, ...] = ()
@@ -59,6 +62,29 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowRule:
+    """Two chains of windows, the one that is read first being last, which show the same of any tensor.
+
+    The tensor must lack the axes that only one side makes on the way. With `summed`, the left side is a sum
+    over that axis, and the right side a sum over the axes that its window makes. With `beside`, both sides
+    show the same only where that window reads inside, and are multiplied by what it shows.
+    """
+
+    name: str
+    left: tuple[Place, ...]
+    right: tuple[Place, ...]
+    summed: str = ""
+    beside: Place | None = None
+
+    @property
+    def between(self) -> frozenset[str]:
+        """The axes that only one of the sides has, on the way."""
+        read = [axis for chain in (self.left, self.right) for place in chain[:-1] for axis in place.axes]
+        made = [axis for axis, _ in self.right[0].terms] if self.summed else []
+        return frozenset(read + made)
+
+
+@dataclass(frozen=True, slots=True)
 class Goal:
     """A graph as terms: the nodes, what their numbers stand for, and the roots to be reached."""
 
@@ -69,6 +95,8 @@ class Goal:
     functions: tuple[str, ...]
     accesses: tuple[tuple[str, tuple[tuple[str, str | int], ...]], ...]
     roots: tuple[int, ...]
+    windows: tuple[Place, ...] = ()  # a window along several axes is one of each
+    derivations: tuple[WindowRule, ...] = ()  # what holds of these windows alone
 
     def bit(self, axis: str) -> int:
         """Return the group number of an axis."""
@@ -84,10 +112,20 @@ class Goal:
         """Return the axis groups of a term, as a bit set, from the union of its operands' groups."""
         if op in ("sum", "max"):
             return mask & ~(1 << attr)
+        if op == "window":
+            return mask & ~self.read_by(attr) | self.made_by(attr)
         if op != "access":
             return mask
         removed, renamed = self.moves(attr)
         return mask & ~removed | sum(1 << new for old, new in renamed if mask >> old & 1)
+
+    def read_by(self, window: int) -> int:
+        """Return the bit set of the axes that a window reads."""
+        return sum(1 << self.bit(axis) for axis in self.windows[window].axes)
+
+    def made_by(self, window: int) -> int:
+        """Return the bit set of the axes that a window makes."""
+        return sum(1 << self.bit(axis) for axis, _ in self.windows[window].terms)
 
     def with_constants(self, constants: Iterable[Fraction]) -> "Goal":
         """Return the goal with a leaf more for each of some constants."""
@@ -97,6 +135,14 @@ class Goal:
 def constant_leaf(value: Fraction) -> Leaf:
     """Return the leaf of a constant."""
     return Leaf(None, value, 0, value >= 0)
+
+
+def _plain_tensorless(graph: Graph) -> tuple[bool, ...]:
+    """Return which values read no tensor, and no window either: those are leaves."""
+    found = list(tensorless_values(graph))
+    for value, step in graph.numbered:
+        found[value] &= step.op != "window" and all(found[i] for i in step.inputs)
+    return tuple(found)
 
 
 def axis_groups(graph: Graph, apart: Iterable[str] = ()) -> tuple[tuple[str, ...], ...]:
@@ -116,15 +162,23 @@ def axis_groups(graph: Graph, apart: Iterable[str] = ()) -> tuple[tuple[str, ...
             alone.update(step.axes)
         for old, new in step.mapping:
             alone.update({old, new} if isinstance(new, str) else {old})
+        alone.update(axis for place in step.places for axis in place.named)
     groups: dict[object, list[str]] = {}
     for name, met in marks.items():
         groups.setdefault(name if name in alone else tuple(met), []).append(name)
     return tuple(tuple(group) for group in groups.values())
 
 
-def goal_of(graph: Graph, apart: Iterable[str] = ()) -> Goal:
-    """Return the terms of a graph's outputs; the axes in `apart` are never grouped with others."""
+def goal_of(graph: Graph, apart: Iterable[str] = (), rules: Iterable[WindowRule] = ()) -> Goal:
+    """Return the terms of a graph's outputs; the axes in `apart` are never grouped with others.
+
+    `rules` are facts about windows of the graph, and about windows that it does not have yet.
+    """
     bank = _Bank(graph, axis_groups(graph, apart))
+    rules = tuple(rules)
+    for rule in rules:
+        for place in (*rule.left, *rule.right, *([rule.beside] if rule.beside else [])):
+            bank.windows.setdefault(place, len(bank.windows))
     roots = tuple(bank.term(output.value) for output in graph.outputs)
     return Goal(
         graph,
@@ -134,6 +188,8 @@ def goal_of(graph: Graph, apart: Iterable[str] = ()) -> Goal:
         tuple(bank.functions),
         tuple(bank.accesses),
         roots,
+        tuple(bank.windows),
+        rules,
     )
 
 
@@ -147,6 +203,7 @@ class _Bank:
     leaves: list[Leaf] = field(default_factory=list)
     functions: dict[str, int] = field(default_factory=dict)
     accesses: dict[tuple[str, tuple[tuple[str, str | int], ...]], int] = field(default_factory=dict)
+    windows: dict[Place, int] = field(default_factory=dict)
     known: dict[object, int] = field(default_factory=dict)
     of_value: dict[int, int] = field(default_factory=dict)
     axes: tuple[frozenset[str], ...] = ()
@@ -156,7 +213,7 @@ class _Bank:
     def __post_init__(self) -> None:
         self.bits = {axis: i for i, group in enumerate(self.groups) for axis in group}
         self.axes = value_axes(self.graph)
-        self.tensorless = tensorless_values(self.graph)
+        self.tensorless = _plain_tensorless(self.graph)
 
     def term(self, value: int) -> int:
         """Return the term of a value of the graph."""
@@ -193,6 +250,12 @@ class _Bank:
         if step.op in ("rename", "select"):
             access = self.accesses.setdefault((step.op, step.mapping), len(self.accesses))
             return self._node("access", (args[0],), access)
+        if step.op == "window":
+            value = args[0]
+            for place in step.places:
+                number = self.windows.setdefault(place, len(self.windows))
+                value = self._node("window", (value,), number)
+            return value
         body = self.mul(args[0], args[1]) if step.op == "contract" else args[0]
         for bit in sorted({self.bits[axis] for axis in step.axes}):
             body = self._node("max" if step.op == "max" else "sum", (body,), bit)

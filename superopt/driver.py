@@ -1,6 +1,7 @@
 """The driver: one call from a function to all its equivalent graphs, region by region."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +21,9 @@ from superopt.frontier.tensors.space import TensorSpace
 from superopt.frontier.tensors.split import merge_halves, split_reductions
 from superopt.frontier.tensors.universe import Universe, universe_of
 from superopt.ir import REDUCTIONS, Graph, MuGraph, Program, Region, Split, fuse, only_used, release_shifts
-from superopt.ir.windows.apart import Apart, halves_of, reads_windows, windows_apart
+from superopt.ir.windows.apart import halves_of
 from superopt.rules.axioms import Axiom
+from superopt.rules.derivations import Refinement, refinements
 from superopt.rules.discover.axioms import axioms_from
 from superopt.rules.saturate import NO_TABLE, SaturationLimits, Table, saturate
 from superopt.rules.terms import Goal, goal_of
@@ -245,12 +247,11 @@ class _Run:
         if self.out_of_time():
             yield self._unsearched(graph)
             return
-        apart = windows_apart(graph) if reads_windows(graph) else None
         large = sum(step.op in REDUCTIONS for step in graph.steps) > _TOO_MANY_REDUCTIONS
-        halves = halves_of(graph) if large or (apart is None and reads_windows(graph)) else None
+        halves = halves_of(graph) if large else None
         attempt = None
         if halves is None:
-            attempt = self._prepare(graph, clock, apart)
+            attempt = self._prepare(graph, clock)
             large = not fits(attempt.goal)
             if (attempt.table.truncated or large) and not self.out_of_time():
                 halves = halves_of(graph)  # a goal too large for its e-graph, or its grid, is two goals
@@ -258,31 +259,80 @@ class _Run:
                     yield self._unsearched(graph, f"{len(attempt.goal.groups)} axes are too many")
                     return
                 if halves is None:
-                    attempt = self._prepare(graph, clock, apart, last=True)
+                    attempt = self._prepare(graph, clock, last=True)
         if halves is not None:
             for half in halves:
                 yield from self.search_graph(half)
         elif attempt is None or self.out_of_time():
             yield self._unsearched(graph)
         else:
-            found = self._search_goal(attempt, clock)
-            yield found if apart is None else self._restored(found, apart)
+            region = self._search_goal(attempt, clock)
+            yield self._refined(region, clock) if attempt.goal.windows and self.options.split else region
 
-    def _restored(self, region: RegionSearch, apart: Apart) -> RegionSearch:
-        """Return a search of a graph without its windows as one of the graph itself."""
-        made = [(one, apart.restored(one.graph)) for one in region.found]
-        found = [replace(one, graph=new, bound=bound_of(new, (), self.options.weights)) for one, new in made]
-        return replace(region, goal=apart.restored(region.goal), found=tuple(found))
+    def _refined(self, region: RegionSearch, clock: Clock) -> RegionSearch:
+        """Return a search with what is found once windows are taken apart, one after another of a kind."""
+        graph = region.goal
+        for kind in dict.fromkeys(one.name for one in refinements(graph)):
+            current, done = graph, set[str]()
+            while not self.out_of_time():
+                again = (one for one in refinements(current) if one.name == kind and one.window not in done)
+                refinement = next(again, None)
+                if refinement is None:
+                    break
+                done.add(refinement.window)
+                found = self._search_refined(current, refinement, clock)
+                if found is None:
+                    region = replace(region, notes=(*region.notes, f"{kind}: not tried, it is too much"))
+                    break
+                region = self._joined(region, found)
+                if not found.found:
+                    break
+                current = found.found[0].graph
+        return region
 
-    def _prepare(self, graph: Graph, clock: Clock, apart: Apart | None, *, last: bool = False) -> "_Attempt":
+    def _search_refined(self, graph: Graph, refinement: Refinement, clock: Clock) -> RegionSearch | None:
+        """Return the graphs that a search finds along new axes; None where it would be too large."""
+        refined = refinement.of(graph)
+        names = {axis.name for axis in refinement.axes}
+        limits = replace(_FIRST_TRY, seconds=min(_FIRST_TRY.seconds, self.seconds_left))
+        with clock.phase("saturate"), interrupts_noted(self):
+            self.report("saturate", graph.name)
+            goal = goal_of(refined, names, refinement.rules)
+            if not fits(goal) or self.options.prune != "egraph":
+                return None
+            attempt = self._attempted(refined, goal, {}, limits)
+        if attempt.table.truncated:
+            return None
+        region = self._search_goal(attempt, clock)
+        used = [replace(one, graph=only_used(one.graph)) for one in region.found]
+        used = [replace(one, is_original=False) for one in used if names & one.graph.sizes.keys()]
+        return replace(region, found=tuple(used))
+
+    def _joined(self, region: RegionSearch, more: RegionSearch) -> RegionSearch:
+        """Return two searches of one goal as one."""
+        found = {str(one.graph): one for one in (*region.found, *more.found)}
+        ordered = sorted(found.values(), key=_by_bound)
+        one, other = region.statistics, more.statistics
+        statistics = replace(
+            other,
+            **{name: getattr(one, name) + getattr(other, name) for name in _COUNTED},
+            pruned=Counter(one.pruned) + Counter(other.pruned),
+        )
+        return replace(
+            region,
+            found=_selected(ordered, self.options.max_graphs),
+            statistics=statistics,
+            notes=(*region.notes, *more.notes),
+        )
+
+    def _prepare(self, graph: Graph, clock: Clock, *, last: bool = False) -> "_Attempt":
         """Saturate a goal, and where it is small enough once more with its reductions split."""
-        graph = graph if apart is None else only_used(apart.graph)
         limits = _LAST_TRY if last else _FIRST_TRY
         limits = replace(limits, seconds=min(limits.seconds, self.seconds_left))
         with clock.phase("saturate"), interrupts_noted(self):
             self.report("saturate", graph.name)
             whole = self._saturated(graph, graph, {}, limits)
-            if not self.options.split or apart or whole.table.truncated or self.out_of_time():
+            if not self.options.split or whole.goal.windows or whole.table.truncated or self.out_of_time():
                 return whole
             split, halves = split_reductions(graph)
             if not halves:
@@ -306,6 +356,11 @@ class _Run:
         limits: SaturationLimits,
     ) -> "_Attempt":
         goal = goal_of(refined, (half for pair in halves.values() for half in pair))
+        return self._attempted(graph, goal, halves, limits)
+
+    def _attempted(
+        self, graph: Graph, goal: Goal, halves: Mapping[str, tuple[str, str]], limits: SaturationLimits
+    ) -> "_Attempt":
         if self.options.prune != "egraph":  # the ablations do without an e-graph
             return _Attempt(graph, goal, halves, NO_TABLE)
         weights = self.options.weights != "live" and any(port.constant for port in graph.inputs)
@@ -386,6 +441,8 @@ class _Run:
         """Return z3 where it is to be asked: when told to, or when saturation was cut short."""
         if self.options.prune == "none" or (self.options.prune == "egraph" and not attempt.table.truncated):
             return None
+        if attempt.goal.windows:
+            return None  # z3 is told nothing of windows
         from superopt.rules.smt import SubexpressionOracle
 
         return SubexpressionOracle(
@@ -411,8 +468,16 @@ class _Run:
             Found(graph, bound_of(graph, left, self.options.weights), None, left, text == str(original))
             for text, (graph, left) in graphs.items()
         ]
-        found.sort(key=lambda one: (round(one.bound.us, 6), len(one.graph.steps), str(one.graph)))
+        found.sort(key=_by_bound)
         return _selected(found, self.options.max_graphs), len(found)
+
+
+def _by_bound(one: Found) -> tuple[float, int, str]:
+    return round(one.bound.us, 6), len(one.graph.steps), str(one.graph)
+
+
+_COUNTED = ("e_nodes", "e_classes", "rounds", "tensors", "derivations", "graphs", "levels")
+"""The statistics of several searches of one goal that add up."""
 
 
 def _selected(found: Sequence[Found], count: int) -> tuple[Found, ...]:

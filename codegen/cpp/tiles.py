@@ -204,8 +204,9 @@ class Tiles:
             if not self.are_one(place.axes, step.inputs[0]):
                 raise UnsupportedError(f"{self.program.name}: a window reads axes that memory has apart")
             stride = source.strides[place.axes[-1]]
-            for axis, factor in place.terms:
-                strides[axis] = times(str(factor), stride)
+            for axis, factor in place.terms:  # the value may have the axis as well, and is read there
+                moved = times(str(factor), stride)
+                strides[axis] = f"({strides[axis]} + {moved})" if axis in strides else moved
             if place.offset:
                 offset.append(times(str(place.offset), stride))
             if reads_outside(place, self.graph.sizes):

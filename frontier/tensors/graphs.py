@@ -1,11 +1,14 @@
 """The graph of a derivation, and graphs in the operators and the order that people write."""
 
+from collections import Counter
 from dataclasses import replace
 from hashlib import blake2b
 
 from superopt.frontier.tensors.derive import Arc, Derivation
 from superopt.ir import COMMUTATIVE, Graph, Output, Step, check_graph, live_graph, needed_order, step_axes
 from superopt.ir.compose import compose, contract_products
+from superopt.ir.windows.apart import reads_windows
+from superopt.ir.windows.through import windows_joined
 from superopt.rules.terms import Goal
 
 __all__ = ["canonical", "graph_of"]
@@ -75,6 +78,8 @@ def graph_of(goal: Goal, roots: tuple[int, ...], derivation: Derivation) -> Grap
         if arc.reduced:
             reduced = (group for bit, group in enumerate(goal.groups) if arc.reduced >> bit & 1)
             return reduce(arc.op, args, tuple(axis for group in reduced for axis in group))
+        if arc.op == "window":
+            return emit(Step("window", args, places=(goal.windows[arc.attr],)))
         if arc.op == "access":
             op, mapping = goal.accesses[arc.attr]
             return emit(Step(op, args, mapping=mapping))
@@ -102,6 +107,8 @@ def graph_of(goal: Goal, roots: tuple[int, ...], derivation: Derivation) -> Grap
 def canonical(graph: Graph) -> Graph:
     """Return the graph as people write it, with the operands of commutative operators in one fixed order."""
     graph = contract_products(compose(live_graph(graph)))
+    if reads_windows(graph):
+        graph = _sums_joined(windows_joined(graph))
     first = len(graph.inputs)
 
     prints = _prints(graph)
@@ -134,6 +141,23 @@ def canonical(graph: Graph) -> Graph:
             outputs=tuple(replace(output, value=placed[output.value]) for output in graph.outputs),
         )
     )
+
+
+def _sums_joined(graph: Graph) -> Graph:
+    """Return the graph with a sum of what is summed for it alone as one sum.
+
+    Windows leave sums over taps in many orders that are one kernel all the same.
+    """
+    uses = Counter(i for step in graph.steps for i in step.inputs)
+    uses.update(output.value for output in graph.outputs)
+    steps: list[Step] = []
+    for step in graph.steps:
+        at = step.inputs[0] - len(graph.inputs) if step.op == "sum" else -1
+        if at >= 0 and steps[at].op in ("sum", "contract") and uses[step.inputs[0]] == 1:
+            inner = steps[at]
+            step = replace(inner, axes=(*inner.axes, *step.axes))
+        steps.append(step)
+    return live_graph(replace(graph, steps=tuple(steps)))
 
 
 def _prints(graph: Graph) -> list[tuple[int, str]]:

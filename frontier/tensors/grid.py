@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -127,6 +128,8 @@ class Grid:
                 )
                 reduced = field.sum_mod(field.mul(a, weights), dim)
             return np.broadcast_to(reduced, a.shape).reshape(args[0].shape)
+        if op == "window":
+            return self._window(attr, a).reshape(args[0].shape)
         return self._access(*self.goal.accesses[attr], a).reshape(args[0].shape)
 
     def _call(self, name: str, args: list[Residues]) -> Residues:
@@ -160,6 +163,28 @@ class Grid:
             order[3 + bit] = 3 + source
         return np.broadcast_to(a.transpose(order), (*a.shape[:3], *self.shape))
 
+    def _window(self, number: int, a: Residues) -> Residues:
+        """Return what a window reads; the result is repeated along the axes that disappear.
+
+        On so few positions its place would hardly ever lie inside. The axioms hold wherever a window reads,
+        so it reads at random, elsewhere in each trial.
+        """
+        place = self.goal.windows[number]
+        read = [self.goal.bit(axis) for axis in place.axes]
+        made = [self.goal.bit(axis) for axis, _ in place.terms]
+        shape = [size if bit in made else 1 for bit, size in enumerate(self.shape)]
+        draw = np.random.default_rng((self.seed, number))
+        found = np.zeros_like(a)
+        for trial in range(a.shape[1]):
+            one = a[:, trial]
+            places = [draw.integers(self.shape[bit], size=shape) for bit in read]
+            inside = draw.random(shape) < _INSIDE
+            at: list[Any] = list(np.ogrid[tuple(map(slice, self.shape))])
+            for bit, there in zip(read, places, strict=True):
+                at[bit] = there
+            found[:, trial] = np.where(inside, one[(slice(None), slice(None), *at)], 0)
+        return found
+
     def _leaf(self, leaf: Leaf, values: Sequence[Residues]) -> Residues:
         """Return a leaf over the whole grid, without the batch dimension."""
         full = (self.field.levels, self.field.trials, *self.shape)
@@ -170,6 +195,9 @@ class Grid:
             value = values[leaf.position]
         return np.ascontiguousarray(np.broadcast_to(value, full)).reshape(*full[:2], self.points)
 
+
+_INSIDE = 0.8
+"""The share of positions at which a window reads inside of a tensor."""
 
 _PLAIN = frozenset({"mul", "add", "inv", "neg", "exp", "sqrt", "maximum"})
 """Operators without an attribute, by the names of their methods of a field."""
@@ -216,10 +244,23 @@ def _tiny(goal: Goal) -> Tiny:
     """Return the positions of each axis group: few, but where there is room all that are read apart."""
     graph = _on_groups(goal)
     for most in _LONGEST:
-        tiny = tiny_sizes(graph, symbolic=True, smallest=True, guess=True, most=most)
+        narrow = bool(goal.windows)
+        tiny = tiny_sizes(graph, symbolic=True, smallest=True, guess=True, most=most, narrow=narrow)
+        if goal.derivations:
+            tiny = _with_new_axes(goal, tiny)
         if prod(tiny.sizes.values()) <= _MOST_POINTS:
             break
     return tiny
+
+
+def _with_new_axes(goal: Goal, tiny: Tiny) -> Tiny:
+    """Return sizes in which the axes that only windows of rules have are as long as the axes of others."""
+    sizes = goal.graph.sizes
+    new = {
+        axis: min(sizes[axis], 2) for place in goal.windows for axis in place.named if tiny.sizes[axis] == 1
+    }
+    extents = {axis: extent for axis, extent in tiny.extents.items() if axis not in new}
+    return replace(tiny, sizes={**tiny.sizes, **new}, extents=extents)
 
 
 def fits(goal: Goal) -> bool:

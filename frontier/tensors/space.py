@@ -111,7 +111,7 @@ class TensorSpace:
         fresh = [self.id_of[tuple(row)] for row in rows.tolist()]
         if self.prune == "egraph":
             found += self._joined(fresh)
-        if self.prune != "egraph" or self.table.truncated:
+        if self.prune != "egraph" or (self.table.truncated and self.oracle is not None):
             known = set(found)
             for row in self._all(fresh):
                 if self.stop():  # z3 may take long for each row; the rows found so far are kept
@@ -189,7 +189,7 @@ class TensorSpace:
             found += [
                 (code, attr, a, -1, -1)
                 for code, attr in self._unary[self.classes[a]]
-                if self._in_order(code, attr, a)
+                if self._in_order(code, attr, a) and self._has_read(code, attr, a)
             ]
             for code, attr, partner in self._first[self.classes[a]]:
                 if OPERATORS[code] not in COMMUTATIVE:
@@ -228,14 +228,19 @@ class TensorSpace:
         self.reasons["outer half of a split axis before its inner half"] += 1
         return False
 
+    def _has_read(self, code: int, attr: int, a: int) -> bool:
+        """Return whether a tensor has all axes that a window reads; other tensors have no such step."""
+        return OPERATORS[code] != "window" or not self.goal.read_by(attr) & ~self.masks[a]
+
     def _all(self, fresh: list[int]) -> Iterator[tuple[int, ...]]:
         """Yield every application of the goal's operators that involves a new tensor."""
         new = set(fresh)
         for a in fresh:
             for op, attr in self._operators:
                 code = _CODE[op]
-                if op in _UNARY or op in ("call1", "access"):
-                    if op != "access" or self.goal.moves(attr)[0] & self.masks[a]:
+                if op in _UNARY or op in ("call1", "access", "window"):
+                    moved = op != "access" or self.goal.moves(attr)[0] & self.masks[a]
+                    if moved and self._has_read(code, attr, a):
                         yield (code, attr, a, -1, -1)
                 elif op in ("sum", "max"):
                     if self.masks[a] >> attr & 1 and self._in_order(code, attr, a):

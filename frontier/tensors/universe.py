@@ -170,6 +170,8 @@ class _ArcBuilder:
         if op != "leaf":
             name = self.space.goal.functions[attr] if op.startswith("call") else op
             us = operator_us(name, self._volume(mask), matrix=matrix, machine=self.machine) + EACH_US
+            if op == "window" and args[0] not in self.leaves:  # a window reads what was stored before
+                us += 2 * self.bytes_of(args[0]) / self.machine.bytes_per_us
         self.arcs[tensor][key] = Arc(op, attr, args, us, reduced, reduced & mask)
 
     def add_wholes(self) -> None:

@@ -143,8 +143,6 @@ def _check_places(graph: Graph, step: Step, where: str, union: frozenset[str]) -
         _require(
             axis in union, graph, f"{where} reads along {axis!r}, but its value only has {_names(union)}"
         )
-    for axis in made:
-        _require(axis not in union, graph, f"{where} makes axis {axis!r}, which its value has already")
     for place in step.places:
         _require(bool(place.axes), graph, f"{where} has a place along no axis")
         for axis, factor in place.terms:

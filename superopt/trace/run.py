@@ -286,23 +286,31 @@ class Evaluation:
         tensor, axes = value.tensor, list(value.axes)
         for place in step.places:
             size = prod(self.sizes[axis] for axis in place.axes)
-            shape = [self.sizes[axis] for axis, _ in place.terms]
+            beside = [axis for axis, _ in place.terms if axis in axes]  # the value has these axes as well
+            fresh = [axis for axis, _ in place.terms if axis not in axes]
+            shape = [self.sizes[axis] for axis in (*beside, *fresh)]
             at = torch.full(shape, place.offset, device=self.device)
-            for dim, (axis, factor) in enumerate(place.terms):
-                index = torch.arange(self.sizes[axis], device=self.device)
+            for axis, factor in place.terms:
+                index, dim = torch.arange(self.sizes[axis], device=self.device), (*beside, *fresh).index(axis)
                 at = at + (factor * index).reshape([-1 if i == dim else 1 for i in range(len(shape))])
-            order = [i for i, axis in enumerate(axes) if axis not in place.axes]
+            order = [i for i, axis in enumerate(axes) if axis not in (*place.axes, *beside)]
+            order += [axes.index(axis) for axis in beside]
             line = tensor.permute(*order, *(axes.index(axis) for axis in place.axes))
             axes = [axes[i] for i in order]
             line = line.reshape(*(self.sizes[axis] for axis in axes), size)
             if not size:
                 line, size = line.new_zeros((*line.shape[:-1], 1)), 1  # then each place lies outside
                 at = torch.full_like(at, -1)
-            flat = at.flatten()
-            found = line.index_select(-1, flat.clamp(0, size - 1))
+            if beside:
+                flat = at.flatten(len(beside)) if fresh else at[..., None]
+                flat = flat.expand(*line.shape[:-1], flat.shape[-1])
+                found = line.gather(-1, flat.clamp(0, size - 1))
+            else:
+                flat = at.flatten()
+                found = line.index_select(-1, flat.clamp(0, size - 1))
             found = torch.where((flat >= 0) & (flat < size), found, self.scalars.const(Fraction(0)))
-            axes += [axis for axis, _ in place.terms]
-            tensor = found.reshape(*found.shape[:-1], *shape)
+            axes += fresh
+            tensor = found.reshape(*found.shape[:-1], *shape[len(beside) :])
         return Value(tensor, tuple(axes), value.mask)
 
     def spread(self, value: Value, axes: tuple[str, ...]) -> Tensor:

@@ -7,6 +7,7 @@ import pytest
 
 from superopt.rules.axioms import AXIOMS, Axiom
 from superopt.rules.proofs import Proof, format_proofs, prove, prove_axioms, to_json
+from superopt.rules.windows import WINDOW_AXIOMS
 
 FALSE = {
     "reciprocal of a sum": ("(Inv (Add a b))", "(Add (Inv a) (Inv b))"),
@@ -32,6 +33,14 @@ FALSE = {
     "log of an inverse": ("(Log (Inv a))", "(Inv (Log a))"),
     "log of a root": ("(Log (Sqrt a))", "(Mul (Const 2) (Log a))"),
     "larger of a negative": ("(Maximum (Neg a) (Neg b))", "(Neg (Maximum a b))"),
+    "window of what is not 0 at 0": ("(Window w (Exp a))", "(Exp (Window w a))"),
+    "window of any function": ("(Window w (Call1 f a))", "(Call1 f (Window w a))"),
+    "window of a number": ("(Window w (Const 1))", "(Const 1)"),
+    "window of a product with what it moves": ("(Window w (Mul a b))", "(Mul (Window w a) b)"),
+    "window forgotten": ("(Window w a)", "a"),
+    "windows in another order": ("(Window v (Window w a))", "(Window w (Window v a))"),
+    "window of a sum along it": ("(Window w (Sum k a))", "(Sum k (Window w a))"),
+    "window twice": ("(Window w (Window w a))", "(Window w a)"),
 }
 
 
@@ -41,7 +50,7 @@ def proofs() -> tuple[Proof, ...]:
 
 
 def test_all_axioms_hold(proofs: tuple[Proof, ...]) -> None:
-    assert [proof.axiom for proof in proofs] == list(AXIOMS)
+    assert [proof.axiom for proof in proofs] == [*AXIOMS, *WINDOW_AXIOMS]
     assert [proof.axiom.name for proof in proofs if not proof.holds] == []
     assert {proof.axiom.name for proof in proofs if proof.status == "definition"} == {
         "exp-of-add",
@@ -74,6 +83,21 @@ def test_guards_are_needed(axiom: Axiom) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "guard"),
+    [
+        (axiom.name, guard)
+        for axiom in WINDOW_AXIOMS
+        for guard in ("lacks", "apart", "keeps_zero")
+        if getattr(axiom, guard)
+    ],
+)
+def test_guards_of_windows_are_needed(name: str, guard: str) -> None:
+    [axiom] = [axiom for axiom in WINDOW_AXIOMS if axiom.name == name]
+    assert prove(axiom).status == "proved"
+    assert prove(replace(axiom, **{guard: None})).status == "refuted"
+
+
+@pytest.mark.parametrize(
     ("left", "right"),
     [
         ("(Mul (Sum k a) (Sum k b))", "(Mul (Sum k b) (Sum k a))"),
@@ -92,14 +116,14 @@ def test_what_cannot_be_decided_is_not_claimed() -> None:
     assert proof.status == "unknown"
     assert not proof.holds
     proof = prove(Axiom("call", "(Call1 a)", "a"))
-    assert (proof.status, proof.detail) == ("unknown", "Call1 has no meaning over the reals")
+    assert (proof.status, proof.detail) == ("unknown", "Access has no meaning over the reals")
 
 
 def test_table(proofs: tuple[Proof, ...]) -> None:
     text = format_proofs(proofs)
     lines = text.splitlines()
-    assert len(lines) == len(AXIOMS) + 1
-    for axiom, line in zip(AXIOMS, lines[1:], strict=True):
+    assert len(lines) == len(AXIOMS) + len(WINDOW_AXIOMS) + 1
+    for axiom, line in zip((*AXIOMS, *WINDOW_AXIOMS), lines[1:], strict=True):
         assert line.startswith(axiom.name)
         assert axiom.left in line
     assert "a lacks k" in text

@@ -79,7 +79,7 @@ def test_places_are_printed_and_read(place: Place, text: str) -> None:
     ("step", "why"),
     [
         ("window[b = i + r](x)", "undeclared axis 'b'"),
-        ("window[h = i + k](x)", "makes axis 'k', which its value has already"),
+        ("window[h = h + r](x)", "names axis 'h' twice"),
         ("window[h = i + i](x)", "names axis 'i' twice"),
         ("window[h = 0*i + r](x)", "the same at all positions of 'i'"),
         ("window(x)", "windows name places"),

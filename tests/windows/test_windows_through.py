@@ -35,8 +35,9 @@ def random_graph(seed: int) -> Graph:
             read = draw.sample(sorted(known[one]), draw.choice((1, 1, len(known[one]))))
             fresh = [Axis(f"w{number}_{at}", draw.choice((3, 4, 7))) for at in range(draw.choice((1, 1, 2)))]
             old = [axis for axis in axes if axis.name in "abc" and axis.name not in known[one]]
-            if old and draw.random() < 0.4:
-                fresh = [draw.choice(old)]
+            beside = [axis for axis in axes if axis.name in known[one] - {*read}]
+            if (old or beside) and draw.random() < 0.5:
+                fresh = [draw.choice(old + beside)]
             factors = draw.choice(((4, 1), (1, 2), (-1, 3), (1, 1)))
             factors = factors[-len(fresh) :]
             terms = tuple((axis.name, by) for axis, by in zip(fresh, factors, strict=True))

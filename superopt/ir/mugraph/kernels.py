@@ -248,4 +248,4 @@ def seen_through(axes: tuple[str, ...], step: Step) -> tuple[str, ...]:
     for place in step.places:
         seen |= dict.fromkeys(place.axes, ())
         seen[place.axes[-1]] = [axis for axis, _ in reversed(place.terms)]
-    return tuple(new for axis in axes for new in seen.get(axis, (axis,)))
+    return tuple(dict.fromkeys(new for axis in axes for new in seen.get(axis, (axis,))))

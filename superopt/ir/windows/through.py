@@ -6,6 +6,7 @@
 
 A window passes each operator that makes 0 of zeros, position by position, and a window of a window is one.
 A window that reads whole axes in their order is its tensor, and one that reads only the outside is 0.
+Windows along several axes are one step in the end, those of each tensor in one order.
 """
 
 from dataclasses import replace
@@ -14,12 +15,14 @@ from math import prod
 
 from superopt.ir.check import check_graph
 from superopt.ir.graph import Graph, Step, StepWriter, live_graph, step_axes, value_axes
-from superopt.ir.windows.place import Place, reads_outside
+from superopt.ir.windows.place import Place
+from superopt.ir.windows.tables import composed
+from superopt.ops import OPS
 
-__all__ = ["windows_through"]
+__all__ = ["windows_joined", "windows_through"]
 
-_SUMS = frozenset({"add", "sub"})
-_PASSED = _SUMS | {"mul", "neg", "contract", "sum"}
+_PRODUCTS = frozenset({"mul", "contract", "sum"})
+"""Steps that windows pass if only one operand has what they read; they pass others if all operands do."""
 
 
 def windows_through(graph: Graph) -> Graph:
@@ -29,13 +32,35 @@ def windows_through(graph: Graph) -> Graph:
     for step in graph.steps:
         own = step.reading(position[i] for i in step.inputs)
         found = None
-        if own.op == "window" and len(own.places) == 1:
-            found = written.window(own.inputs[0], own.places[0])
+        if own.op == "window":
+            found = own.inputs[0]
+            for place in own.places:
+                found = written.window(found, place)
             if written.axes[found] != step_axes(own, (written.axes[own.inputs[0]],)):
                 found = None  # a 0 has no axes
         position.append(written.add(own) if found is None else found)
     outputs = tuple(replace(one, value=position[one.value]) for one in graph.outputs)
-    return check_graph(live_graph(replace(graph, steps=tuple(written.steps), outputs=outputs)))
+    return check_graph(
+        windows_joined(live_graph(replace(graph, steps=tuple(written.steps), outputs=outputs)))
+    )
+
+
+def windows_joined(graph: Graph) -> Graph:
+    """Return the graph with a window of a window as one step, where they lie along different axes."""
+    written = StepWriter(value_axes(graph)[: len(graph.inputs)])
+    position = list(range(len(graph.inputs)))
+    for step in graph.steps:
+        own = step.reading(position[i] for i in step.inputs)
+        at = own.inputs[0] - len(graph.inputs) if own.op == "window" else -1
+        inner = written.steps[at] if at >= 0 else None
+        if inner is not None and inner.op == "window":
+            places = tuple(sorted((*inner.places, *own.places), key=lambda place: place.axes))
+            named = [axis for place in places for axis in place.named]
+            if len(set(named)) == len(named):
+                own = replace(own, inputs=inner.inputs, places=places)
+        position.append(written.add(own))
+    outputs = tuple(replace(one, value=position[one.value]) for one in graph.outputs)
+    return live_graph(replace(graph, steps=tuple(written.steps), outputs=outputs))
 
 
 class _Through(StepWriter):
@@ -56,22 +81,29 @@ class _Through(StepWriter):
 
     def window(self, value: int, place: Place) -> int:
         """Add a window of a value, or what is equal to it."""
-        if self._is_whole(place):
+        if self._is_whole(place) and self.axes[value].isdisjoint(
+            {axis for axis, _ in place.terms} - {*place.axes}
+        ):
             pairs = zip(place.axes, place.terms, strict=True)
             renamed = tuple((old, new) for old, (new, _) in pairs if old != new)
             return self.add(Step("rename", (value,), mapping=renamed)) if renamed else value
         step = None if value < self.first else self.steps[value - self.first]
-        if step is not None and step.op in _PASSED and self._passes(step, place):
+        if step is not None and self._passes(step, place):
             read = frozenset(place.axes)
             return self.add(
                 step.reading(self.window(i, place) if self.axes[i] & read else i for i in step.inputs)
             )
-        both = None if step is None or step.op != "window" else self._composed(step, place)
-        if step is None or both is None:
+        if step is None or step.op != "window" or len(step.places) != 1:
             return self.add(Step("window", (value,), places=(place,)))
-        if self._is_outside(both):
+        [inner] = step.places
+        both = composed(place, inner, self.sizes)
+        if both is not None and self._is_outside(both):
             return self.add(Step("const", value=Fraction(0)))
-        return self.window(step.inputs[0], both)
+        if both is not None:
+            return self.window(step.inputs[0], both)
+        if self._are_apart(place, inner) and place.axes < inner.axes:
+            return self.add(Step("window", (self.window(step.inputs[0], place),), places=(inner,)))
+        return self.add(Step("window", (value,), places=(place,)))
 
     def _is_zero(self, value: int) -> bool:
         return value >= self.first and self.steps[value - self.first].value == 0
@@ -96,24 +128,16 @@ class _Through(StepWriter):
         read, made = frozenset(place.axes), frozenset(axis for axis, _ in place.terms)
         parts = [self.axes[i] & read for i in step.inputs]
         whole = all(part in (read, frozenset()) for part in parts) and made.isdisjoint(step.axes)
-        return whole and (step.op not in _SUMS or all(parts))
-
-    def _composed(self, step: Step, place: Place) -> Place | None:
-        """Return a window of a window as one, or None where it is not one."""
-        if len(step.places) != 1 or len(place.axes) != 1 or reads_outside(place, self.sizes):
-            return None
-        [inner], [axis] = step.places, place.axes
-        factors = dict(inner.terms)
-        if axis not in factors:
-            return None
-        factor = factors.pop(axis)
-        terms = (*factors.items(), *((name, factor * by) for name, by in place.terms))
-        both = Place(inner.axes, terms, inner.offset + factor * place.offset)
-        distinct = len({name for name, _ in terms}) == len(terms)
-        others = self.axes[step.inputs[0]] - frozenset(inner.axes)
-        apart = (
-            self._is_whole(both)
-            or self._is_outside(both)
-            or others.union(inner.axes).isdisjoint(name for name, _ in terms)
+        if step.op in _PRODUCTS:
+            return whole and any(parts)
+        moved = any(parts) and all(
+            part or self._is_zero(i) for part, i in zip(parts, step.inputs, strict=True)
         )
-        return both if distinct and apart else None
+        return whole and moved and step.op in OPS and OPS[step.op].keeps_zero
+
+    @staticmethod
+    def _are_apart(one: Place, other: Place) -> bool:
+        """Whether two windows may be taken in either order: neither reads what the other makes or reads."""
+        return not any(
+            set(a.axes) & {*b.axes, *(axis for axis, _ in b.terms)} for a, b in ((one, other), (other, one))
+        )

@@ -392,6 +392,7 @@ def _meeting_groups(graphs: Iterable[Graph], groups: Mapping[str, str]) -> froze
             if step.op != "size":
                 found.update(groups[axis] for axis in step.axes)
             found.update(groups[axis] for pair in step.mapping for axis in pair if isinstance(axis, str))
+            found.update(groups[axis] for place in step.places for axis in place.named)
         members = Counter(groups[axis.name] for axis in graph.axes)
         found.update(group for group, count in members.items() if count > 1)
     return frozenset(found)

@@ -5,6 +5,7 @@ from time import perf_counter
 
 from superopt.ir import Graph, live_graph, release_shifts
 from superopt.ir.windows.apart import explicit, reads_windows, windows_apart
+from superopt.ir.windows.products import surely_equal
 from superopt.ir.windows.through import windows_through
 from superopt.verify.bounds.ranks import ranks_only
 from superopt.verify.evaluation.defined import defined_less_often
@@ -82,15 +83,17 @@ def equal_graphs(
 def _through_windows(a: Graph, b: Graph, trials: int | None, seed: int, bits: int) -> Verdict:
     """Return the verdict on graphs that read windows.
 
-    Where both have the same windows of inputs, equality is first tried for any tensors in their place; next
-    with windows as near to the inputs as they can be. Then windows are contractions with masks, so that both
-    sides are compared element by element.
+    Where both have the same windows of inputs, equality is first tried for any tensors in their place. Then
+    sums of products are compared by what they read, all of which is worked out; next windows are as near to
+    the inputs as they can be. Last they are contractions with masks, compared element by element.
     """
     first, second = windows_apart(a), windows_apart(b)
     if first is not None and second is not None and first.same_windows(second):
         verdict = equal_graphs(first.graph, second.graph, trials=trials, seed=seed, bits=bits)
         if verdict.equal:
             return verdict
+    if surely_equal(a, b):
+        return Verdict("equal", error_bound=0.0, seed=seed)
     near = windows_through(a), windows_through(b)
     if near != (a, b):
         return equal_graphs(*near, trials=trials, seed=seed, bits=bits)
