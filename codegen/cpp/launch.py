@@ -23,6 +23,7 @@ from superopt.dtypes import torch_dtypes
 from superopt.errors import InputError
 from superopt.ir import Graph, Port
 from superopt.ir.mugraph import Block, MuGraph
+from superopt.ir.windows.apart import read_as_one
 
 if TYPE_CHECKING:
     import ctypes
@@ -166,6 +167,7 @@ class CppMuGraph:
         self.outputs = tuple(output.port.name for output in self.graph.outputs)
         self._carried = [one for one in self.graph.outputs if one.value < len(self.graph.inputs)]
         self._unmade: list[Any] = [None] * len(self.graph.steps)
+        self._read_as_one = read_as_one(self.graph)
         self._ready: dict[object, Ready] = {}
         self._latest: Ready | None = None
         self._kernels: list[CppKernel | LibraryKernel] = []
@@ -211,6 +213,14 @@ class CppMuGraph:
         """Return what runs the kernels on tensors of these shapes, strides and dtypes, on these threads."""
         if not all(map(is_stored, given)):
             return lambda given: self.in_order(list(map(stored, given)))
+        apart = {at for at in self._read_as_one if given[at].stride() != contiguous_strides(given[at].shape)}
+        if apart:
+            return lambda given: self.in_order(
+                [
+                    one.clone(memory_format=torch.contiguous_format) if at in apart else one
+                    for at, one in enumerate(given)
+                ]
+            )
         for port, one in zip(self.graph.inputs, given, strict=True):
             if not one.is_cpu or type(one) not in (TorchTensor, torch.nn.Parameter):
                 found = f"a {type(one).__name__} on {one.device}"

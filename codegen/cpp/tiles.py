@@ -222,7 +222,9 @@ class Tiles:
         tensor = next((one for one in self.program.loads if one.value == value), None)
         if tensor is None or len(axes) == 1:
             return tensor is not None
-        dims = [tensor.axes] if tensor.port is None else tensor.port.dims
+        # An input that is contiguous where the program was traced is made so where it is called.
+        lined = tensor.port is None or tensor.port.strides is None
+        dims = [tensor.axes] if lined or tensor.port is None else tensor.port.dims
         runs = (dim[at : at + len(axes)] for dim in dims for at in range(len(dim)))
         return axes in runs
 

@@ -77,7 +77,11 @@ def _part_json(part: RegionSearch, region: str) -> dict[str, Any]:
     return {
         "part": part.goal.name.removeprefix(region),
         "graphs": [
-            {"graph": str(one.graph), "splits": [[s.axis, s.outer, s.inner] for s in one.splits]}
+            {
+                "graph": str(one.graph),
+                "splits": [[s.axis, s.outer, s.inner] for s in one.splits],
+                "correction": one.correction,
+            }
             for one in part.found
         ],
     }
@@ -99,6 +103,7 @@ def _found(goal: Graph, saved: Sequence[Any], weights: Weights) -> tuple[Found, 
     # A program's text does not depend on the name of its function.
     graphs = [replace(checked_graph(member(one, "graph", str, "a search")), name=goal.name) for one in saved]
     splits = [_splits(member(one, "splits", list, "a search")) for one in saved]
+    corrections = [member(one, "correction", str, "a search") for one in saved]
     for graph, halves in zip(graphs, splits, strict=True):
         _check_ports(goal, graph, halves)
     verdicts = equal_to_all(goal, graphs)
@@ -106,8 +111,8 @@ def _found(goal: Graph, saved: Sequence[Any], weights: Weights) -> tuple[Found, 
         raise InputError("a graph computes something else")
     original = canonical(goal)
     return tuple(
-        Found(graph, bound_of(graph, halves, weights), verdict, halves, graph == original)
-        for graph, verdict, halves in zip(graphs, verdicts, splits, strict=True)
+        Found(graph, bound_of(graph, halves, weights), verdict, halves, graph == original, correction)
+        for graph, verdict, halves, correction in zip(graphs, verdicts, splits, corrections, strict=True)
     )
 
 

@@ -3,10 +3,12 @@
 from superopt.codegen.cpp import Argument, emit, lower_kernel
 from superopt.codegen.cpp.compile import FLAGS, RUNTIME, runtime_text
 from superopt.codegen.statements import KernelProgram
+from superopt.errors import InputError
 from superopt.export.choice import Choice
 from superopt.export.launcher import Held, Launcher
 from superopt.export.names import wrapped
 from superopt.ir.mugraph import Call
+from superopt.ir.windows.apart import read_as_one
 
 __all__ = ["IMPORTS", "cpp_parts"]
 
@@ -54,6 +56,10 @@ def _run(kernel, *arguments):
 def cpp_parts(choice: Choice) -> tuple[list[str], Launcher]:
     """Return the kernels and how they are compiled, and the launcher."""
     mugraph = choice.mugraph
+    joined = read_as_one(mugraph.graph)
+    if joined:
+        names = ", ".join(mugraph.graph.inputs[at].name for at in sorted(joined))
+        raise InputError(f"{choice.name} reads dimensions of {names} as one; export another candidate")
     launcher = _CppLauncher(choice.name, mugraph, taken=("_run", "_library"))
     sources: list[str] = []
     for at, kernel in enumerate(mugraph.kernels):

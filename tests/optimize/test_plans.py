@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import superopt
-import superopt.driver
+import superopt.driver.run
 from superopt import InputError, OptimizeOptions
 from superopt.cli import main
 from superopt.fate import Kind
@@ -358,7 +358,7 @@ def test_a_command_writes_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture, 
 
 
 def test_programs_cut_in_parts(quick, random, in_use, monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(superopt.driver, "_TOO_MANY_REDUCTIONS", 1)
+    monkeypatch.setattr(superopt.driver.run, "_TOO_MANY_REDUCTIONS", 1)
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
     inputs = random((6, 32), (32, 48), (48, 20))
     best = superopt.optimize(two_layers, *inputs, options=replace(quick, cache=True))

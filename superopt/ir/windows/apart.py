@@ -12,7 +12,7 @@ from superopt.ir.graph import Axis, Graph, Port, Step, made_from
 from superopt.ir.rewrite import Emit, rewritten
 from superopt.ir.windows.place import print_place
 
-__all__ = ["Apart", "explicit", "halves_of", "reads_windows", "windows_apart"]
+__all__ = ["Apart", "explicit", "halves_of", "read_as_one", "reads_windows", "windows_apart"]
 
 _WHOLE = 64  # the longest axis that a proof evaluates at all of its positions
 _MOST_PAIRS = 1 << 16  # elements of one mask of equal places
@@ -66,6 +66,18 @@ class Apart:
 def reads_windows(graph: Graph) -> bool:
     """Return whether a graph has windows."""
     return any(step.op == "window" for step in graph.steps)
+
+
+def read_as_one(graph: Graph) -> frozenset[int]:
+    """Return the inputs of which a window reads several dimensions as one; they must lie so in memory."""
+    found = set()
+    for step in graph.steps:
+        for place in step.places:
+            if step.inputs[0] < len(graph.inputs) and len(place.axes) > 1:
+                dims = graph.inputs[step.inputs[0]].dims
+                if not any(" ".join(place.axes) in " ".join(dim) for dim in dims):
+                    found.add(step.inputs[0])
+    return frozenset(found)
 
 
 def windows_apart(graph: Graph) -> Apart | None:

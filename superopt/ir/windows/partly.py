@@ -50,6 +50,14 @@ class Corrected:
     graph: Graph
     boxes: tuple[Box, ...]  # what is computed again
 
+    def __str__(self) -> str:
+        """Say what is computed in another way, and what again."""
+        parts = [
+            ", ".join(f"{axis} {at.start}:{at.stop}" for axis, at in sorted(box.items()))
+            for box in self.boxes
+        ]
+        return f"{self.name}; again at {' and '.join(parts)}" if parts else self.name
+
 
 def corrected(graph: Graph) -> Iterator[Corrected]:
     """Yield programs in which a value is computed in a way that is partly right, and corrected."""

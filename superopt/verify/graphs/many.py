@@ -21,13 +21,11 @@ def equal_to_all(goal: Graph, graphs: Sequence[Graph], *, seed: int | None = Non
     parts: dict[str, tuple[Axis, ...]] = {}
     for graph in graphs:
         parts |= _split_axes(goal, graph)
-    together = equal_graphs(
-        _repeated(_refined(goal, parts), len(graphs)),
-        _bundle([_refined(graph, parts) for graph in graphs]),
-        seed=seed,
-    )
-    if together.equal:
-        return [together] * len(graphs)
+    bundle = _bundle([_refined(graph, parts) for graph in graphs])
+    if bundle is not None:
+        together = equal_graphs(_repeated(_refined(goal, parts), len(graphs)), bundle, seed=seed)
+        if together.equal:
+            return [together] * len(graphs)
     # A single unequal graph makes the verdict on all of them unequal: each is compared alone.
     return [equal_graphs(goal, graph, seed=seed) for graph in graphs]
 
@@ -64,8 +62,11 @@ def _repeated(goal: Graph, count: int) -> Graph:
     return replace(goal, outputs=tuple(_numbered(output, i) for i in range(count) for output in goal.outputs))
 
 
-def _bundle(graphs: Sequence[Graph]) -> Graph:
-    """Return graphs over the same inputs as one, equal steps made one."""
+def _bundle(graphs: Sequence[Graph]) -> Graph | None:
+    """Return graphs over the same inputs as one, equal steps made one; None where an axis has two lengths."""
+    axes = dict.fromkeys(axis for graph in graphs for axis in graph.axes)
+    if len({axis.name for axis in axes}) < len(axes):
+        return None
     first = len(graphs[0].inputs)
     steps: list[Step] = []
     outputs: list[Output] = []
@@ -77,7 +78,7 @@ def _bundle(graphs: Sequence[Graph]) -> Graph:
 
         steps += [step.reading(map(moved, step.inputs)) for step in graph.steps]
         outputs += [replace(_numbered(output, number), value=moved(output.value)) for output in graph.outputs]
-    return live_graph(replace(graphs[0], steps=tuple(steps), outputs=tuple(outputs)))
+    return live_graph(replace(graphs[0], axes=tuple(axes), steps=tuple(steps), outputs=tuple(outputs)))
 
 
 def _numbered(output: Output, number: int) -> Output:

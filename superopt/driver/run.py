@@ -1,144 +1,47 @@
-"""The driver: one call from a function to all its equivalent graphs, region by region."""
+"""Run: a search of a whole program, region by region, within limits of time that Ctrl-C may cut short."""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 from superopt.clock import Clock
+from superopt.driver.derived import search_further
+from superopt.driver.found import (
+    Found,
+    Phase,
+    Progress,
+    RegionSearch,
+    Search,
+    SearchOptions,
+    SearchStatistics,
+    by_bound,
+    selected,
+    verified,
+)
 from superopt.errors import InputError
 from superopt.frontier.engine import explore
 from superopt.frontier.engine.engines import transport_named
 from superopt.frontier.engine.interface import Exploration, LevelStats, Limits
 from superopt.frontier.interrupts import interrupts_noted
-from superopt.frontier.tensors.bound import Bound, Machine, bound_of
+from superopt.frontier.tensors.bound import Machine, bound_of
 from superopt.frontier.tensors.derive import derive
 from superopt.frontier.tensors.graphs import canonical, graph_of
 from superopt.frontier.tensors.grid import Grid, fits
 from superopt.frontier.tensors.space import TensorSpace
 from superopt.frontier.tensors.split import merge_halves, split_reductions
 from superopt.frontier.tensors.universe import Universe, universe_of
-from superopt.ir import REDUCTIONS, Graph, MuGraph, Program, Region, Split, fuse, only_used, release_shifts
+from superopt.ir import REDUCTIONS, Graph, Program, Region, Split, release_shifts
 from superopt.ir.windows.apart import halves_of
 from superopt.rules.axioms import Axiom
-from superopt.rules.derivations import Refinement, refinements
+from superopt.rules.derivations import Refinement
 from superopt.rules.discover.axioms import axioms_from
 from superopt.rules.saturate import NO_TABLE, SaturationLimits, Table, saturate
 from superopt.rules.terms import Goal, goal_of
-from superopt.weights.division import Weights, check_weights
+from superopt.weights.division import check_weights
 
-__all__ = [
-    "Found",
-    "Progress",
-    "RegionSearch",
-    "Search",
-    "SearchOptions",
-    "SearchStatistics",
-    "search",
-]
-
-Phase = Literal["trace", "saturate", "explore", "derive", "verify", "done"]
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOptions:
-    """How to search: every setting of `superopt.search` and `superopt search`."""
-
-    workers: int = 1
-    seconds: float = 60.0
-    prune: Literal["egraph", "z3", "none"] = "egraph"
-    max_graphs: int = 16
-    weights: Weights = "default"  # what a module's weights are made into once costs a call nothing
-    split: bool = True
-    rows: int = 200_000
-    seed: int | None = None  # the seed of the tests of equality; None draws a fresh one
-    checkpoint: Path | None = None  # a folder: one file per region
-    resume: bool = False
-    engine: str = "processes"  # what runs the workers: processes, mpi or ray
-    rules: Path | None = None  # a file of discovered rules, which are further axioms
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a search is doing now, for whoever shows it."""
-
-    phase: Phase
-    region: int  # the number of the region, from 1
-    regions: int
-    name: str
-    level: LevelStats | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SearchStatistics:
-    """Where the time of one region went, and what was met on the way."""
-
-    e_nodes: int
-    e_classes: int
-    rounds: int
-    tensors: int
-    derivations: int
-    graphs: int  # different graphs derived, before the limit on how many are kept
-    levels: tuple[LevelStats, ...]
-    pruned: Mapping[str, int]
-    phase_ms: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One graph equal to the region, its cost bound, and how sure the equality is."""
-
-    graph: Graph
-    bound: Bound
-    verdict: Any
-    splits: tuple[Split, ...] = ()  # axes that the search split in parts of equal length
-    is_original: bool = False
-
-    @property
-    def split_axes(self) -> tuple[str, ...]:
-        """The axes that the search split."""
-        return tuple(split.axis for split in self.splits)
-
-    @property
-    def mugraph(self) -> MuGraph:
-        """The graph as kernels, by the default schedule."""
-        return fuse(self.graph)
-
-
-@dataclass(frozen=True, slots=True)
-class RegionSearch:
-    """All that was found for one region, best first."""
-
-    goal: Graph
-    found: tuple[Found, ...]
-    statistics: SearchStatistics
-    truncated: tuple[str, ...] = ()  # the limits that stopped something; empty where complete
-    notes: tuple[str, ...] = ()  # parts of the search that were not tried, and why
-    reached: bool = False  # the exploration itself found a way to the goal
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """The result of a search over a whole program."""
-
-    name: str
-    program: Program
-    regions: tuple[RegionSearch, ...]
-    seconds: float
-    interrupted: bool = False
-
-    @property
-    def complete(self) -> bool:
-        """Whether no limit stopped anything."""
-        return not self.truncated
-
-    @property
-    def truncated(self) -> tuple[str, ...]:
-        """Every limit that stopped something, with its region."""
-        return tuple(f"{region.goal.name}: {why}" for region in self.regions for why in region.truncated)
-
+__all__ = ["search"]
 
 ProgressListener = Callable[[Progress], None]
 
@@ -267,63 +170,20 @@ class _Run:
             yield self._unsearched(graph)
         else:
             region = self._search_goal(attempt, clock)
-            yield self._refined(region, clock) if attempt.goal.windows and self.options.split else region
+            further = attempt.goal.windows and self.options.split
+            yield search_further(region, partial(self._along, clock), self) if further else region
 
-    def _refined(self, region: RegionSearch, clock: Clock) -> RegionSearch:
-        """Return a search with what is found once windows are taken apart, one after another of a kind."""
-        graph = region.goal
-        for kind in dict.fromkeys(one.name for one in refinements(graph)):
-            current, done = graph, set[str]()
-            while not self.out_of_time():
-                again = (one for one in refinements(current) if one.name == kind and one.window not in done)
-                refinement = next(again, None)
-                if refinement is None:
-                    break
-                done.add(refinement.window)
-                found = self._search_refined(current, refinement, clock)
-                if found is None:
-                    region = replace(region, notes=(*region.notes, f"{kind}: not tried, it is too much"))
-                    break
-                region = self._joined(region, found)
-                if not found.found:
-                    break
-                current = found.found[0].graph
-        return region
-
-    def _search_refined(self, graph: Graph, refinement: Refinement, clock: Clock) -> RegionSearch | None:
-        """Return the graphs that a search finds along new axes; None where it would be too large."""
-        refined = refinement.of(graph)
-        names = {axis.name for axis in refinement.axes}
+    def _along(self, clock: Clock, graph: Graph, refinement: Refinement) -> RegionSearch | None:
+        """Search a graph with new axes; None where it would be too large."""
         limits = replace(_FIRST_TRY, seconds=min(_FIRST_TRY.seconds, self.seconds_left))
         with clock.phase("saturate"), interrupts_noted(self):
             self.report("saturate", graph.name)
-            goal = goal_of(refined, names, refinement.rules)
+            names = [axis.name for axis in refinement.axes]
+            goal = goal_of(refinement.of(graph), names, refinement.rules)
             if not fits(goal) or self.options.prune != "egraph":
                 return None
-            attempt = self._attempted(refined, goal, {}, limits)
-        if attempt.table.truncated:
-            return None
-        region = self._search_goal(attempt, clock)
-        used = [replace(one, graph=only_used(one.graph)) for one in region.found]
-        used = [replace(one, is_original=False) for one in used if names & one.graph.sizes.keys()]
-        return replace(region, found=tuple(used))
-
-    def _joined(self, region: RegionSearch, more: RegionSearch) -> RegionSearch:
-        """Return two searches of one goal as one."""
-        found = {str(one.graph): one for one in (*region.found, *more.found)}
-        ordered = sorted(found.values(), key=_by_bound)
-        one, other = region.statistics, more.statistics
-        statistics = replace(
-            other,
-            **{name: getattr(one, name) + getattr(other, name) for name in _COUNTED},
-            pruned=Counter(one.pruned) + Counter(other.pruned),
-        )
-        return replace(
-            region,
-            found=_selected(ordered, self.options.max_graphs),
-            statistics=statistics,
-            notes=(*region.notes, *more.notes),
-        )
+            attempt = self._attempted(goal.graph, goal, {}, limits)
+        return None if attempt.table.truncated else self._search_goal(attempt, clock)
 
     def _prepare(self, graph: Graph, clock: Clock, *, last: bool = False) -> "_Attempt":
         """Saturate a goal, and where it is small enough once more with its reductions split."""
@@ -373,7 +233,7 @@ class _Run:
         original = canonical(graph)
         found = Found(original, bound_of(original, (), self.options.weights), None, is_original=True)
         statistics = SearchStatistics(0, 0, 0, 0, 0, 1, (), {}, {})
-        return RegionSearch(graph, _verified(graph, (found,), self.options.seed), statistics, (why,))
+        return RegionSearch(graph, verified(graph, (found,), self.options.seed), statistics, (why,))
 
     def _search_goal(self, attempt: "_Attempt", clock: Clock) -> RegionSearch:
         graph, goal, table = attempt.graph, attempt.goal, attempt.table
@@ -400,7 +260,7 @@ class _Run:
             reached = None not in universe.roots
         with clock.phase("verify"), interrupts_noted(self):
             self.report("verify", graph.name)
-            proven = _verified(graph, found, self.options.seed)
+            proven = verified(graph, found, self.options.seed)
         notes = attempt.notes
         if len(proven) < len(found):
             notes += (
@@ -468,35 +328,8 @@ class _Run:
             Found(graph, bound_of(graph, left, self.options.weights), None, left, text == str(original))
             for text, (graph, left) in graphs.items()
         ]
-        found.sort(key=_by_bound)
-        return _selected(found, self.options.max_graphs), len(found)
-
-
-def _by_bound(one: Found) -> tuple[float, int, str]:
-    return round(one.bound.us, 6), len(one.graph.steps), str(one.graph)
-
-
-_COUNTED = ("e_nodes", "e_classes", "rounds", "tensors", "derivations", "graphs", "levels")
-"""The statistics of several searches of one goal that add up."""
-
-
-def _selected(found: Sequence[Found], count: int) -> tuple[Found, ...]:
-    """Return the best, a quarter of the places kept for split reductions, and always the original."""
-    whole = [one for one in found if not one.split_axes]
-    split = [one for one in found if one.split_axes]
-    places = min(len(split), max(count // 4, count - len(whole)))
-    chosen = {id(one) for one in (*whole[: count - places], *split[:places])}
-    return tuple(one for one in found if id(one) in chosen or one.is_original)
-
-
-def _verified(goal: Graph, found: Sequence[Found], seed: int | None) -> tuple[Found, ...]:
-    """Return the graphs that are proven equal, with their verdicts; another was merged by an unlucky draw."""
-    from superopt.verify.graphs.many import equal_to_all
-
-    verdicts = equal_to_all(goal, [one.graph for one in found], seed=seed)
-    return tuple(
-        replace(one, verdict=verdict) for one, verdict in zip(found, verdicts, strict=True) if verdict.equal
-    )
+        found.sort(key=by_bound)
+        return selected(found, self.options.max_graphs), len(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,99 @@
+"""Derived: what is found beyond the search of a goal with windows.
+
+Windows are taken apart along new axes, and each goal with these is searched again. Last come programs that
+compute a value in a way that is right at most of its positions, and the others again.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from superopt.driver.found import Found, RegionSearch, SearchOptions, by_bound, selected, verified
+from superopt.frontier.tensors.bound import bound_of
+from superopt.frontier.tensors.graphs import canonical
+from superopt.ir import Graph, only_used
+from superopt.ir.windows.partly import corrected
+from superopt.rules.derivations import Refinement, refinements
+
+__all__ = ["Along", "search_further"]
+
+Along = Callable[[Graph, Refinement], RegionSearch | None]
+"""Searches a graph along new axes; None where that would be too large."""
+
+_COUNTED = ("e_nodes", "e_classes", "rounds", "tensors", "derivations", "graphs", "levels")
+"""The statistics of several searches of one goal that add up."""
+
+
+class _Running(Protocol):
+    """A search: its options, and whether its time is over."""
+
+    options: SearchOptions
+
+    def out_of_time(self) -> bool:
+        """Whether to stop and give the best so far."""
+
+
+def search_further(region: RegionSearch, along: Along, run: _Running) -> RegionSearch:
+    """Return a search of a goal with all that is found beyond it."""
+    for kind in dict.fromkeys(one.name for one in refinements(region.goal)):
+        region = _refined(region, kind, along, run)
+    return region if run.out_of_time() else _corrected(region, run)
+
+
+def _refined(region: RegionSearch, kind: str, along: Along, run: _Running) -> RegionSearch:
+    """Return a search with what is found once windows are taken apart in one way, one after another."""
+    graph, done = region.goal, set[str]()
+    while not run.out_of_time():
+        again = (one for one in refinements(graph) if one.name == kind and one.window not in done)
+        refinement = next(again, None)
+        if refinement is None:
+            break
+        done.add(refinement.window)
+        more = along(graph, refinement)
+        if more is None:
+            return replace(region, notes=(*region.notes, f"{kind}: not tried, it is too large a search"))
+        names = {axis.name for axis in refinement.axes}
+        used = [replace(one, graph=only_used(one.graph), is_original=False) for one in more.found]
+        used = [one for one in used if names & one.graph.sizes.keys()]
+        region = _joined(region, replace(more, found=tuple(used)), run)
+        if not used:
+            break
+        graph = used[0].graph
+    return region
+
+
+def _corrected(region: RegionSearch, run: _Running) -> RegionSearch:
+    """Return a search with programs that compute most of a value in another way, and the rest again."""
+    proven: list[Found] = []
+    left_out = 0
+    for one in corrected(region.goal):
+        graph = canonical(one.graph)
+        bound = bound_of(graph, (), run.options.weights)
+        found = verified(region.goal, (Found(graph, bound, None, correction=str(one)),), run.options.seed)
+        proven += found
+        left_out += not found
+    notes = (f"{left_out} corrected graphs are left out: not shown to be equal",) if left_out else ()
+    return replace(
+        region,
+        found=selected(sorted((*region.found, *proven), key=by_bound), run.options.max_graphs),
+        statistics=replace(region.statistics, graphs=region.statistics.graphs + len(proven)),
+        notes=(*region.notes, *notes),
+    )
+
+
+def _joined(region: RegionSearch, more: RegionSearch, run: _Running) -> RegionSearch:
+    """Return two searches of one goal as one."""
+    found = {str(one.graph): one for one in (*more.found, *region.found)}
+    one, other = region.statistics, more.statistics
+    statistics = replace(
+        other,
+        **{name: getattr(one, name) + getattr(other, name) for name in _COUNTED},
+        pruned=Counter(one.pruned) + Counter(other.pruned),
+    )
+    return replace(
+        region,
+        found=selected(sorted(found.values(), key=by_bound), run.options.max_graphs),
+        statistics=statistics,
+        notes=(*region.notes, *more.notes),
+    )
