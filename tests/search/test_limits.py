@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from superopt import driver
 from superopt.driver import Progress, RegionSearch, Search, SearchOptions, search
+from superopt.driver import run as driver
 from superopt.errors import InputError
 from superopt.frontier.tensors.graphs import canonical
 from superopt.ir import Graph, parse_graph
