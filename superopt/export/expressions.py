@@ -72,7 +72,7 @@ class Printer:
                 return replace(inputs[0], axes=tuple(str(mapping.get(axis, axis)) for axis in inputs[0].axes))
             case "select":
                 return _selected(step, inputs[0])
-            case "window" if all(map(self._is_stretch, step.places)):
+            case "window" if all(self._is_stretch(place, inputs[0]) for place in step.places):
                 return self._window(step.places, self.as_float(inputs[0]))
         if step.op not in OPS:
             raise InputError(f"{step.op} has no torch code; export needs a rule for it")
@@ -127,9 +127,11 @@ class Printer:
             return Expression(OPS[op].torch.format(*(one.text for one in laid)), axes)
         return Expression(f"{texts[0]}.{op}({', '.join(texts[1:])})", axes)
 
-    def _is_stretch(self, place: Place) -> bool:
-        """Whether a window reads one position after the other."""
+    def _is_stretch(self, place: Place, one: Expression) -> bool:
+        """Whether a window reads one position after the other, along axes that its value does not have."""
         made = [axis for axis, _ in place.terms]
+        if not {*made}.isdisjoint(one.axes):
+            return False
         inner = [prod(self.extents.get(axis, 0) for axis in made[at + 1 :]) for at in range(len(made))]
         return bool(made) and [factor for _, factor in place.terms] == inner
 
