@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser("conv.derived", __doc__)
     add = parser.add_argument
     add("names", nargs="*", metavar="NAME", help=f"programs: {', '.join(PROGRAMS)} (default: all)")
-    add("--seconds", type=above_zero, default=60.0, help="limit of one search (default: 60)")
+    add("--seconds", type=above_zero, default=600.0, help="limit of one search (default: 600)")
     add("--show", default="", metavar="NAME", help="print the graphs of this program")
     add("--json", type=Path, metavar="OUT", help="write the counts here")
     return parser.run(arguments, _run)

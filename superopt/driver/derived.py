@@ -4,6 +4,7 @@ Windows are taken apart along new axes, and each goal with these is searched aga
 compute a value in a way that is right at most of its positions, and the others again.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +22,8 @@ __all__ = ["Along", "search_further"]
 Along = Callable[[Graph, Refinement], RegionSearch | None]
 """Searches a graph along new axes; None where that would be too large."""
 
+_SHARE = 0.1  # of the time of a search, for what comes after the search of one goal
+
 _COUNTED = ("e_nodes", "e_classes", "rounds", "tensors", "derivations", "graphs", "levels")
 """The statistics of several searches of one goal that add up."""
 
@@ -36,15 +39,20 @@ class _Running(Protocol):
 
 def search_further(region: RegionSearch, along: Along, run: _Running) -> RegionSearch:
     """Return a search of a goal with all that is found beyond it."""
+    end = time.perf_counter() + _SHARE * run.options.seconds
+    if not run.out_of_time():
+        region = _corrected(region, run)
     for kind in dict.fromkeys(one.name for one in refinements(region.goal)):
-        region = _refined(region, kind, along, run)
-    return region if run.out_of_time() else _corrected(region, run)
+        region = _refined(region, kind, along, run, end)
+    return region
 
 
-def _refined(region: RegionSearch, kind: str, along: Along, run: _Running) -> RegionSearch:
+def _refined(region: RegionSearch, kind: str, along: Along, run: _Running, end: float) -> RegionSearch:
     """Return a search with what is found once windows are taken apart in one way, one after another."""
     graph, done = region.goal, set[str]()
     while not run.out_of_time():
+        if time.perf_counter() > end:
+            return replace(region, notes=(*region.notes, f"{kind}: not all tried, its time was over"))
         again = (one for one in refinements(graph) if one.name == kind and one.window not in done)
         refinement = next(again, None)
         if refinement is None:
