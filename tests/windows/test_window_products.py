@@ -100,6 +100,55 @@ def test_steps_after_products_are_compared() -> None:
     assert not surely_equal(direct, wrong)
 
 
+_STACK = """graph stack
+axes b=2 c=3 f=4 g=5 x=300 h=300 i=300 r=3 q=3
+in x: f32[b, c, x]
+in w: f32[f, c, r]
+in v: f32[g, f, q]
+t3 = window[x = h + r - 1](x)
+t4 = contract[c, r](t3, w)
+t5 = relu(t4)
+t6 = window[h = i + q - 1](t5)
+t7 = contract[f, q](t6, v)
+out y: f32[b, g, i] = t7
+"""
+_MOVED = """graph stack
+axes b=2 c=3 f=4 g=5 x=300 h=300 i=300 r=3 q=3
+in x: f32[b, c, x]
+in w: f32[f, c, r]
+in v: f32[g, f, q]
+t3 = contract[c](x, w)
+t4 = window[x = h + r - 1](t3)
+t5 = sum[r](t4)
+t6 = relu(t5)
+t7 = contract[f](t6, v)
+t8 = window[h = i + q - 1](t7)
+t9 = sum[q](t8)
+out y: f32[b, g, i] = t9
+"""
+
+
+def test_convolutions_of_convolutions_are_proven_layer_by_layer() -> None:
+    assert surely_equal(parse_graph(_STACK), parse_graph(_MOVED))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("relu(t5)", "neg(t5)"),
+        ("relu(t5)", "exp(t5)"),
+        ("i + q - 1", "i + q"),
+        ("h + r - 1", "h + r"),
+        ("contract[f](t6, v)", "contract[f](t5, v)"),
+    ],
+)
+def test_wrong_convolutions_of_convolutions_are_refused(old: str, new: str) -> None:
+    assert old in _MOVED
+    wrong = parse_graph(_MOVED.replace(old, new))
+    assert not surely_equal(parse_graph(_STACK), wrong)
+    assert not equal_graphs(parse_graph(_STACK), wrong, seed=1).equal
+
+
 def test_what_is_seen_as_equal_is_so_in_numbers() -> None:
     """Two random graphs, or one that was changed a little: wherever products agree, the numbers do."""
     torch.manual_seed(0)

@@ -30,6 +30,11 @@ _MOST_PRODUCTS = 32
 _MOST_STEPS = 200  # steps of graphs that are compared step by step
 
 Table = NDArray[Any]
+Atoms = Mapping[int, Port]
+"""Values that are no sums of products, as tensors of their own."""
+
+_NO_ATOMS: Atoms = {}
+_NEITHER = (_NO_ATOMS, _NO_ATOMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,11 @@ class _Laid:
     weight: Table
 
 
-def products_of(graph: Graph, value: int) -> tuple[Product, ...] | None:
-    """Return a value as a sum of products of inputs, or None where it is none."""
+def products_of(graph: Graph, value: int, atoms: Atoms = _NO_ATOMS) -> tuple[Product, ...] | None:
+    """Return a value as a sum of products of inputs, or None where it is none.
+
+    Values that are none are taken for tensors that enter, as far as `atoms` says under which names.
+    """
     axes, tensorless = value_axes(graph), tensorless_values(graph)
     known: dict[int, tuple[Product, ...] | None] = {}
     for at in range(value + 1):
@@ -76,6 +84,8 @@ def products_of(graph: Graph, value: int) -> tuple[Product, ...] | None:
         else:
             operands = [known[i] for i in step.inputs]
             found = None if None in operands else _stepped(step, [one or () for one in operands])
+            if at in atoms and (found is None or len(found) > _MOST_PRODUCTS):
+                found = (Product(reads=(Read(atoms[at]),), axes=axes[at]),)
             known[at] = None if found is None or len(found) > _MOST_PRODUCTS else found
     return known[value]
 
@@ -148,14 +158,14 @@ def _axes_of(read: Read) -> frozenset[str]:
 
 
 def agreement(
-    a: Graph, value: int, b: Graph, other: int, leaving: Sequence[str]
+    a: Graph, value: int, b: Graph, other: int, leaving: Sequence[str], atoms: tuple[Atoms, Atoms] = _NEITHER
 ) -> tuple[tuple[str, ...], NDArray[np.bool_]] | None:
     """Return at which positions two values are surely equal, and along which axes of what leaves.
 
     Along all other axes of what leaves they are so everywhere. Inputs and axes are matched by name. None
     where a value is no sum of products, or its tables would be too large.
     """
-    sides = [(a, products_of(a, value)), (b, products_of(b, other))]
+    sides = [(a, products_of(a, value, atoms[0])), (b, products_of(b, other, atoms[1]))]
     moving: dict[str, None] = {}
     for graph, products in sides:
         if products is None:
@@ -185,7 +195,9 @@ def agreement(
 def surely_equal(a: Graph, b: Graph) -> bool:
     """Return whether two graphs are equal, as far as it can be seen without drawing numbers.
 
-    What leaves is equal where the same steps are taken of equal values, or where it is the same products.
+    What leaves is equal where the same steps are taken of equal values, or where it is the same products. A
+    value that is no sum of products, as of an activation, is a tensor like those that enter, the same one in
+    both graphs where it is equal.
     """
     ports = [{port.name: (port.dims, port.dtype) for port in graph.inputs} for graph in (a, b)]
     shared = ports[0].keys() & ports[1].keys()
@@ -198,6 +210,7 @@ def surely_equal(a: Graph, b: Graph) -> bool:
     if any(a.sizes[axis] != b.sizes[axis] for axis in used):
         return False
     known: dict[tuple[int, int], bool] = {}
+    atoms: tuple[dict[int, Port], dict[int, Port]] = {}, {}
 
     def are_equal(one: int, other: int) -> bool:
         if (one, other) not in known:
@@ -208,7 +221,7 @@ def surely_equal(a: Graph, b: Graph) -> bool:
         step, same = a.step_of(one), b.step_of(other)
         if step is None or same is None:
             return step is same and a.inputs[one].name == b.inputs[other].name
-        found = agreement(a, one, b, other, sorted(axes[one]))
+        found = agreement(a, one, b, other, sorted(axes[one]), atoms)
         if found is not None and axes[one] == value_axes(b)[other] and bool(found[1].all()):
             return True
         if step.reading(()) != same.reading(()) or len(step.inputs) != len(same.inputs):
@@ -216,6 +229,15 @@ def surely_equal(a: Graph, b: Graph) -> bool:
         orders = [same.inputs, same.inputs[::-1]] if step.op in COMMUTATIVE else [same.inputs]
         return any(all(map(are_equal, step.inputs, order)) for order in orders)
 
+    for value, _ in a.numbered:
+        if products_of(a, value, atoms[0]) is None:
+            dims = tuple((axis,) for axis in sorted(axes[value]))
+            atoms[0][value] = Port(f"value {value}", "f32", dims)
+    for value, _ in b.numbered:
+        if products_of(b, value, atoms[1]) is None:
+            same = (port for one, port in atoms[0].items() if are_equal(one, value))
+            dims = tuple((axis,) for axis in sorted(value_axes(b)[value]))
+            atoms[1][value] = next(same, Port(f"other value {value}", "f32", dims))
     pairs = zip(a.outputs, b.outputs, strict=True)
     return all(one.port.dims == other.port.dims and are_equal(one.value, other.value) for one, other in pairs)
 
