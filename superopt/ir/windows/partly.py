@@ -82,7 +82,8 @@ def partly_equal(graph: Graph) -> Iterator[Mutant]:
             before = order[: order.index(inner.axes[0])]
             beside = [place for place in step.places if place.axes[0] in before]
             plain = [axis for axis in before if axis in axes[value]]
-            for outer in (*beside, *plain):
+            outers: list[Place | str] = [*beside, *plain]
+            for outer in outers:
                 made = _joined(graph, window, value, outer, inner, axes)
                 if made is not None:
                     yield made

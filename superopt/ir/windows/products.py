@@ -370,7 +370,7 @@ class _Numbers:
         return (a < b).astype(float)
 
     def equal(self, a: Table, b: Table) -> Table:
-        return (a == b).astype(float)
+        return np.where(a == b, 1.0, 0.0)
 
     def where(self, mask: Table, a: Table, b: Table) -> Table:
         return np.where(mask != 0, a, b)
@@ -390,6 +390,7 @@ def _numbers(graph: Graph, value: int, start: Mapping[str, Table], dims: int) ->
     if any(one is None for one in operands):
         return None
     try:
-        return np.asarray(OPS[step.op].scalar(_Numbers(), *operands))
+        found: Table = np.asarray(OPS[step.op].scalar(_Numbers(), *operands))
     except AttributeError:  # a function that makes other than whole numbers
         return None
+    return found
