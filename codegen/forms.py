@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 __all__ = ["Forms", "Ready", "form", "is_stored", "stored"]
 
+_GUARDS = 16  # that are made for tensors of one form
+
 
 def is_stored(tensor: Tensor) -> bool:
     """Whether the memory of a tensor holds its numbers, not negated ones; tensors of zeros may have none."""
@@ -34,6 +36,7 @@ class Forms:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._forms = [form(one) for one in tensors]
         self._guards: dict[object, Callable[..., bool]] = {}
+        self._left = _GUARDS  # that may still be made
         self.alike: Callable[..., bool] = lambda *tensors: False
         """A quick look: tensors that pass it have the forms; `same` looks again at those that do not."""
 
@@ -42,7 +45,12 @@ class Forms:
         return self.alike(*tensors) or self._same_here(tensors)
 
     def _same_here(self, tensors: Sequence[Tensor]) -> bool:
-        """Look by what PyTorch has for it, which sees modes too: so there is one for each."""
+        """Look by guards of PyTorch's, which see modes too, so that there is one for each mode.
+
+        A guard also tells apart what is the same to kernels, as tensors that want gradients from those that
+        do not, and never holds where one tensor comes twice. Making guards for such calls takes longer than
+        looking at the tensors' forms.
+        """
         modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         guard = self._guards.get(modes)
         if guard is not None and guard(*tensors):
@@ -51,7 +59,9 @@ class Forms:
         if [form(one) for one in tensors] != self._forms:
             return False
         guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-        if guards is not None and hasattr(guards, "TensorGuards"):
+        are_apart = len(set(map(id, tensors))) == len(tensors)
+        if self._left and are_apart and guards is not None and hasattr(guards, "TensorGuards"):
+            self._left -= 1
             made = guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
             self.alike = self._guards[modes] = made.check
         return True

@@ -5,6 +5,7 @@ import torch
 
 from superopt.codegen.cpp import CppMuGraph
 from superopt.codegen.errors import UnsupportedError
+from superopt.codegen.forms import Forms
 from superopt.errors import InputError
 from superopt.ir import fuse, parse_graph, parse_mugraph
 from superopt.trace import run_graph
@@ -147,3 +148,24 @@ def test_kernels_and_libraries_agree_on_how_values_lie(text: str) -> None:
     tensors = {port.name: torch.randn(graph.shape(port)) for port in graph.inputs}
     made = CppMuGraph(mugraph, flags=("-O1",))(**tensors)["out"]
     torch.testing.assert_close(made.double(), run_graph(graph, tensors)["out"], rtol=1e-4, atol=1e-5)
+
+
+def test_guards_are_made_for_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: calls with one tensor twice, or with and without gradients by turns, made one each."""
+    made, guard = [], torch._C._dynamo.guards.TensorGuards
+
+    def making(*tensors: torch.Tensor, **more: object) -> object:
+        made.append(tensors)
+        return guard(*tensors, **more)
+
+    monkeypatch.setattr(torch._C._dynamo.guards, "TensorGuards", making)
+    x, y, learned = torch.rand(3), torch.rand(3), torch.rand(3, requires_grad=True)
+    forms = Forms([x, y])
+    assert all(forms.same(given) for _ in range(9) for given in ((x, y), (y, x)))
+    assert len(made) == 1
+    assert all(forms.same([x, x]) for _ in range(99))
+    assert len(made) == 1
+    assert all(forms.same(given) for _ in range(99) for given in ((x, y), (x, learned)))
+    assert len(made) < 20
+    assert not forms.same([x, torch.rand(4)])
+    assert not forms.same([x, x.double()])
