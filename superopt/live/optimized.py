@@ -57,6 +57,16 @@ _KNOWN = frozenset(name for name in dir(Result) if not name.startswith("_"))
 _CALLS = 256  # combinations of shapes, strides and dtypes for which calls are prepared
 
 
+class _Calls:
+    """What serves calls of each form, while the function reads the same tensors."""
+
+    __slots__ = ("latest", "ready")
+
+    def __init__(self) -> None:
+        self.ready: dict[object, Ready] = {}
+        self.latest: Ready | None = None  # what served the latest call
+
+
 class Optimized:
     """A function that computes what the original does, by the fastest correct program found.
 
@@ -186,8 +196,7 @@ class Optimized:
         self._programs: dict[object, Function] = {
             signature(self.inputs, self.target.torch_device): self._chosen()
         }
-        self._calls: dict[object, Ready] = {}
-        self._latest: Ready | None = None  # what served the latest call
+        self._calls = _Calls()  # set last; other threads that are at work note what they make in the old one
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Compute what the original does."""
@@ -212,7 +221,8 @@ class Optimized:
                 return self._tried(inputs, InputError(f"{self._name}: {why}"))(*inputs, **named)
             inputs = arranged
         try:
-            threads, ready = modes.threads(), self._latest
+            threads, calls = modes.threads(), self._calls
+            ready = calls.latest
             if ready is not None and not ready.serves(inputs, threads):
                 ready = None
             key = () if ready else (threads, form_of(inputs))
@@ -221,7 +231,7 @@ class Optimized:
         if modes.gradients() and self._wants_gradients(inputs):
             return self._original(inputs, {}, _GRADIENTS)
         try:
-            run = ready.run if ready else self._call_for(key, inputs, threads)
+            run = ready.run if ready else self._call_for(calls, key, inputs, threads)
             return run(*inputs)
         except RuntimeError:
             if only_plain(inputs):
@@ -280,21 +290,18 @@ class Optimized:
             log.warning("%s: %s; the original computes", self._name, why)
         self._not_kept, self._away = why, True
 
-    def _call_for(self, key: object, inputs: tuple[Any, ...], threads: int) -> Function:
+    def _call_for(self, calls: _Calls, key: object, inputs: tuple[Any, ...], threads: int) -> Function:
         """Return what computes inputs like these, and note it."""
-        calls = self._calls
-        ready = calls.get(key)
+        ready = calls.ready.get(key)
         if ready is None:
             if not only_plain(inputs):
                 return self.original
             program = self._program(inputs)
             run = program.prepared(inputs) if isinstance(program, Alone) else program
-            if len(calls) >= _CALLS:
-                calls.clear()
-            ready = calls[key] = Ready(Forms(inputs), threads, run)
-        self._latest = ready
-        if self._calls is not calls:  # the function's tensors have changed meanwhile
-            self._latest = None
+            if len(calls.ready) >= _CALLS:
+                calls.ready.clear()
+            ready = calls.ready[key] = Ready(Forms(inputs), threads, run)
+        calls.latest = ready
         return ready.run
 
     def _program(self, inputs: tuple[Any, ...]) -> Function:

@@ -289,6 +289,23 @@ def test_a_program_of_pytorchs_is_called_without_further_ado(best: Optimized, ra
     assert given == [inputs]
 
 
+def test_what_reads_earlier_tensors_serves_no_later_call(best: Optimized, random, monkeypatch) -> None:
+    inputs, program = random(*SHAPES), best._program
+
+    def meanwhile(inputs: tuple[Tensor, ...]) -> Callable[..., object]:
+        found = program(inputs)
+        best._begin()  # as another thread does where the function's tensors have changed
+        return found
+
+    best._begin()
+    monkeypatch.setattr(best, "_program", meanwhile)
+    agree(best(*inputs), norm_linear(*inputs))
+    assert best._calls.latest is None
+    monkeypatch.undo()
+    agree(best(*inputs), norm_linear(*inputs))
+    assert best._calls.latest is not None
+
+
 def slow(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def run(*inputs: Tensor) -> Tensor:
         time.sleep(0.002)
