@@ -184,7 +184,10 @@ class _Builder:
         if operator_name(node) == "as_strided":
             return self._by_views(node, args[0])
         if isinstance(target, torch._ops.OpOverload) and target.namespace == "prims":
-            target, args, kwargs = _PRIMS[target._opname](*args, **kwargs)
+            written = _PRIMS.get(target._opname)
+            if written is None:
+                raise InputError(f"{target} has no form in ATen")
+            target, args, kwargs = written(*args, **kwargs)
         elif node.target is not operator.getitem:
             kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if isinstance(target, torch._ops.OpOverload):
@@ -293,6 +296,7 @@ _PRIMS: Mapping[str, Callable[..., Any]] = {
         {},
     ),
     "iota": _range,
+    "rev": lambda x, dims: (torch.ops.aten.flip.default, (x, dims), {}),
 }
 """Calls of ATen for Inductor's own operators."""
 

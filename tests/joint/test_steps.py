@@ -5,10 +5,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+from superopt.backend import subgraph
 from superopt.backend.decision import Decision
 
-from .steps import WORDS, Model, capped, plain, smooth, squared, step, summed, with_z, words
+from .steps import WIDTH, WORDS, Model, capped, plain, smooth, squared, step, summed, with_z, words
+from .test_random import compiled
 
 SLOW = pytest.mark.slow
 MODELS = [
@@ -35,6 +39,27 @@ def test_gradients_are_eagers(made: Callable[[], Model], taken: bool | None, not
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     if taken is not None:
         assert any(one.taken for one in noted) == taken, noted
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_operators_of_inductors_own_are_no_fault(
+    known: bool, noted: list[Decision], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: flipped logits raised KeyError, which was logged as a warning."""
+
+    def flipped(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy((x @ w.t()).flip(-1), y)
+
+    if not known:
+        monkeypatch.setattr(subgraph, "_PRIMS", {})
+    torch.manual_seed(0)
+    given = [torch.randn(27, WIDTH).requires_grad_(), torch.randn(WORDS, WIDTH).requires_grad_()]
+    y = torch.randint(0, WORDS, (27,))
+    with caplog.at_level(logging.WARNING, "superopt"):
+        found = torch.autograd.grad(compiled(flipped, "fast", noted)(*given, y), given)
+    for a, b in zip(found, torch.autograd.grad(flipped(*given, y), given), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert not caplog.records
 
 
 @SLOW
