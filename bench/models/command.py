@@ -115,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add("--train", action="store_true", help="a step is forward and backward; peak memory is measured too")
     add("--loss", default="", help="rows, width and words, as 4096x512x32000, of a linear layer and a loss")
+    add("--modules", type=from_one, help="how many random modules with gradients to compare with eager's")
     add("--vocabulary", type=from_one, default=16000, help="of models that are trained")
     add("--bytes", type=from_one, default=16 << 20, help="the number given as `memory`, in training")
     add("--budget", type=above_zero, help="seconds of search for each model; by default the backend's own")
@@ -151,6 +152,10 @@ def _run(options: argparse.Namespace) -> int:
 
         check_out(options.json)
         return measure_loss(options)
+    if options.modules:
+        from superopt.bench.models.modules import measure_modules
+
+        return measure_modules(options)
     if find_spec("transformers") is None:
         raise InputError('models need transformers: pip install "superopt[models]"')
     if options.width % 64:

@@ -20,11 +20,12 @@ from superopt.backend.deferred.live import Waiting, place_of_compilation, with_t
 from superopt.backend.deferred.mode import Mode, mode_of
 from superopt.backend.graphpass import RegionPass, passes_of
 from superopt.backend.joint.joint_pass import JointPass
+from superopt.backend.joint.partition import Partitioner
 from superopt.backend.options import BackendOptions, mode_options, read_options
 from superopt.cache import Key
 from superopt.errors import first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
-from superopt.rivals.inductor import JOINT_PASS, PASS, with_inductor
+from superopt.rivals.inductor import JOINT_PASS, PARTITIONER, PASS, with_inductor
 from superopt.targets import pick_target
 
 __all__ = ["compile_graph", "explain", "ledger_of"]
@@ -156,7 +157,10 @@ def _compiled(
             _begin(warm_up, module, inputs, ledger.options)
         ours = patches[PASS] = RegionPass(ledger, passes_of(theirs), warm_up)
         before = patches.get(JOINT_PASS, getattr(torch._inductor.config, JOINT_PASS))
-        patches[JOINT_PASS] = JointPass(ledger, ours, passes_of(before))
+        joint = patches[JOINT_PASS] = JointPass(ledger, ours, passes_of(before))
+        splits = patches.get(PARTITIONER, getattr(torch._inductor.config, PARTITIONER, None))
+        if splits is None or isinstance(splits, Partitioner):  # another thread may have put ours there
+            patches[PARTITIONER] = Partitioner(ledger, joint)
         ledger.entered = time.thread_time()
         try:
             return with_inductor(module, inputs, patches), ours

@@ -13,7 +13,7 @@ from superopt.weights.division import Weights
 __all__ = ["BackendOptions", "Memory", "mode_options", "read_options"]
 
 Memory = Literal["fast", "balanced"] | int
-"""What less memory may cost: no time, 5% of it, or what keeps a training step under a number of bytes."""
+"""What less memory may cost: no time, 5% of it, or what keeps a step's tensors under a number of bytes."""
 
 _MEANINGS = {
     "budget_s": "seconds of search and tuning for all graphs of a model, 0 to use only what is cached;"
@@ -28,7 +28,7 @@ _MEANINGS = {
     "weights": "what may be made of weights once, before all calls: nothing (live), small tensors (default),"
     " or any that makes calls faster (frozen)",
     "memory": "what a training step may pay for less memory: no time (fast), 5% of it (balanced), or as much"
-    " as keeps its largest values under a number of bytes",
+    " as keeps its largest values, and what it keeps for the backward pass, under a number of bytes",
     "inductor": "a dict of options for Inductor, which compiles all the rest",
 }
 

@@ -9,7 +9,7 @@ from torch import Tensor, fx
 from superopt.trace.capture.encoders import ENCODERS
 from superopt.tune.background import Background
 
-__all__ = ["JOINT_PASS", "PASS", "alone", "compiled_by_inductor", "table_for", "with_inductor"]
+__all__ = ["JOINT_PASS", "PARTITIONER", "PASS", "alone", "compiled_by_inductor", "table_for", "with_inductor"]
 
 T = TypeVar("T")
 
@@ -19,7 +19,10 @@ PASS = "post_grad_custom_pre_pass"
 JOINT_PASS = "joint_custom_post_pass"
 """Inductor's setting for a pass over forward and backward pass as one graph."""
 
-_ALONE = {PASS: None, JOINT_PASS: None, "fx_graph_cache": False, "cpp_wrapper": False}
+PARTITIONER = "custom_partitioner_fn"
+"""Inductor's setting for what splits such a graph into two."""
+
+_ALONE = {PASS: None, JOINT_PASS: None, PARTITIONER: None, "fx_graph_cache": False, "cpp_wrapper": False}
 
 
 def with_inductor(

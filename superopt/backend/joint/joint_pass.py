@@ -43,7 +43,10 @@ from superopt.tune import confirm
 from superopt.verify.floats.compare import compare_floats, typical
 from superopt.verify.floats.report import FloatReport
 
-__all__ = ["JointPass"]
+__all__ = ["JOINT", "JointPass"]
+
+JOINT = "joint graph"
+"""The title under which decisions are listed."""
 
 log = logging.getLogger("superopt")
 
@@ -84,6 +87,7 @@ class JointPass(CustomGraphPass):
     def __init__(self, ledger: Ledger, regions: RegionPass, before: Sequence[Any] = ()) -> None:
         self.ledger, self.regions = ledger, regions
         self.before = tuple(one for one in before if not isinstance(one, JointPass))
+        self._without: fx.Graph | None = None
 
     def uuid(self) -> Any:
         """Return what the pass depends on, or None where no graph may come from a cache."""
@@ -95,6 +99,7 @@ class JointPass(CustomGraphPass):
         """Run the user's passes, and replace a part; a fault of ours leaves the graph as it is."""
         for one in self.before:
             one(graph)
+        self._without = None
         try:
             self._run(graph)
         except SuperoptError as error:
@@ -119,9 +124,18 @@ class JointPass(CustomGraphPass):
             log.info("what the user checkpoints is not computed in turns")
             return
         decision, found = self._decided(found, target)
-        self.ledger.note(decision, "joint graph")
+        self.ledger.note(decision, JOINT)
         if decision.taken:
+            without = fx.Graph()
+            output = without.output(without.graph_copy(graph, {}))
+            output.meta = dict(graph.find_nodes(op="output")[0].meta)
             _put_in(graph, found)
+            self._without = without
+
+    def take_without(self) -> fx.Graph | None:
+        """Return the latest graph as it was before a part was replaced, once; None where none was."""
+        without, self._without = self._without, None
+        return without
 
     def _decided(self, found: _Found, target: Target) -> tuple[Decision, _Found]:
         """Return whether the piece is computed in turns and in which, as was decided before or by a race."""

@@ -1,0 +1,296 @@
+"""Kept: which values of a forward pass are kept for the backward pass, and which are made again from these.
+
+Keeping a value costs its bytes, making it again costs time. For any price of a byte, the cheapest choice for
+the whole graph is a minimum cut:
+
+    start --time to make v again x price--> v --bytes of v--> v, kept --> whoever reads v
+
+Where the cut lies before a value and its readers lie behind it, the value is kept; what lies wholly behind it
+is made again in the backward pass. A low price of a byte keeps nearly all, a high one what cannot be remade.
+"""
+
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils.checkpoint import CheckpointPolicy
+
+from superopt.backend.joint.flow import Network
+from superopt.backend.joint.piece import is_tangent
+from superopt.cost.device import Device
+from superopt.rivals.aten import VIEWS, flops_of, operator_name, tensors_in, value_of
+
+__all__ = ["Choices", "Kept", "Passes", "tags", "untag"]
+
+_FUSED = 0.35  # the time of an operator that is fused with others, over that of writing its result
+_LIBRARY = 0.6  # the share of the peak rate that libraries reach
+_PRICES, _STEP = 48, 1.35  # that are tried, and how much higher each is than the one before
+_SPREAD = 0.5  # more time that what comes first is said to take, so that prices tell equal layers apart
+_ROUNDING = 1e-9  # of the whole
+_SAVE = CheckpointPolicy.MUST_SAVE
+_REMAKE = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+_FUNCTIONS = frozenset({"exp", "tanh", "erf", "sigmoid", "sin", "cos", "log", "pow", "gelu", "silu"})
+_FUNCTION_WEIGHT = 3.0  # times an addition
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A choice: what is kept, what is made again, the bytes of the former and the seconds of the latter."""
+
+    kept: frozenset[fx.Node]
+    again: frozenset[fx.Node]
+    bytes: int
+    seconds: float
+
+    def tag(self, moved: Mapping[fx.Node, fx.Node]) -> None:
+        """Tell PyTorch's partitioner, of this graph or of one that nodes moved to.
+
+        Views of what is kept may be kept in its place.
+        """
+        for nodes, policy in ((self.kept, _SAVE), (self.again, _REMAKE[0])):
+            for node in nodes:
+                if not _is_view(node):
+                    moved.get(node, node).meta["recompute"] = policy
+
+
+def untag(graph: fx.Graph, before: Mapping[fx.Node, Any]) -> None:
+    """Take back what PyTorch's partitioner was told."""
+    for node in graph.nodes:
+        node.meta.pop("recompute", None)
+        if node in before:
+            node.meta["recompute"] = before[node]
+
+
+def tags(graph: fx.Graph) -> dict[fx.Node, Any]:
+    """Return what PyTorch's partitioner is told by the user."""
+    return {node: node.meta["recompute"] for node in graph.nodes if "recompute" in node.meta}
+
+
+class Passes:
+    """Which nodes of a joint graph belong to the forward pass, and what the backward pass needs of them."""
+
+    def __init__(self, graph: fx.Graph, forward_outputs: int) -> None:
+        self.graph = graph
+        [output] = graph.find_nodes(op="output")
+        leaves = torch.utils._pytree.arg_tree_leaves(*output.args)
+        results = [one if isinstance(one, fx.Node) else None for one in leaves]
+        self.late = _after(node for node in graph.nodes if is_tangent(node) or _is_backward(node))
+        self.given = {node for node in graph.nodes if node.op in ("placeholder", "get_attr")}
+        self.early = [node for node in graph.nodes if node.op == "call_function" and node not in self.late]
+        wanted = [one for one in results[:forward_outputs] if one is not None]
+        self.required = _before(wanted)  # by the forward pass itself
+        self.leaving = set(wanted)
+        self.needed = {  # by the backward pass
+            *(one for one in results[forward_outputs:] if one is not None and one not in self.late),
+            *(read for node in self.late for read in node.all_input_nodes if read not in self.late),
+        }
+
+    @property
+    def changed(self) -> set[fx.Node]:
+        """What a step writes into: it is another in the backward pass."""
+        return {
+            node.args[0]
+            for node in self.graph.nodes
+            if node.op == "call_function"
+            and isinstance(node.target, torch._ops.OpOverload)
+            and node.target._schema.is_mutable
+            and node.args
+            and isinstance(node.args[0], fx.Node)
+        }
+
+
+class Choices:
+    """What may be kept of a graph, with the bytes and the seconds of each choice."""
+
+    def __init__(self, passes: Passes, device: Device) -> None:
+        self.passes = passes
+        every = {node: _seconds(node, device) for node in passes.graph.nodes if node.op == "call_function"}
+        self.step_s = sum(every.values())  # of a whole step that makes nothing again
+        self.bytes = {node: _bytes(node) for node in passes.early}
+        changed = _users(passes.changed)
+        self.seconds = {
+            node: inf
+            if _is_user_kept(node) or not _is_pure(node) or node in changed
+            else every[node]
+            # What the forward pass does not need itself is made once, in whichever pass.
+            if node in passes.required
+            else 0.0
+            for node in passes.early
+        }
+        # Of what costs the same for each byte, the last is made again first.
+        self.weights = {
+            node: 1 + _SPREAD * (1 - at / len(self.seconds)) for at, node in enumerate(self.seconds)
+        }
+        self.total_s = sum(one for one in self.seconds.values() if one < inf)
+        self.total_bytes = sum(one for one in self.bytes.values() if one < inf)
+
+    def best(self) -> list[Kept]:
+        """Return choices of which none is better than another in both bytes and seconds, most bytes first."""
+        if self.total_s == 0.0 or self.total_bytes == 0:
+            return []
+        found: dict[tuple[int, float], Kept] = {}
+        price = self.total_s / self.total_bytes / _STEP ** (_PRICES // 2)
+        for _ in range(_PRICES):
+            made = self.at(price)
+            if made is not None:
+                found.setdefault((made.bytes, made.seconds), made)
+            price *= _STEP
+        best: list[Kept] = []
+        for one in sorted(found.values(), key=lambda one: (one.seconds, one.bytes)):
+            if not best or one.bytes < best[-1].bytes:
+                best.append(one)
+        return best
+
+    def at(self, price: float) -> Kept | None:
+        """Return the cheapest choice where a byte costs so many seconds, None where there is none."""
+        nodes = self.passes.early
+        place = {
+            node: 2 * at + 2 for at, node in enumerate(nodes)
+        }  # what makes a node; the next is what it is
+        net = Network(2 * len(nodes) + 2)
+        start, end = 0, 1
+        for node, at in place.items():
+            net.add(at, at + 1, self.bytes[node] * price)
+            if _is_user_remade(node):
+                net.add(at, end)
+            elif self.seconds[node]:
+                net.add(start, at, self.seconds[node] * self.weights[node])
+            if node in self.passes.needed:
+                net.add(at + 1, end)
+            for user in node.users:
+                if user in place:
+                    net.add(at + 1, place[user])
+        first = net.cut(start, end, self.total_s * _ROUNDING)
+        if first is None:
+            return None
+        kept = {node for node, at in place.items() if at in first and at + 1 not in first}
+        return self.of(kept)
+
+    def of(self, kept: Collection[fx.Node]) -> Kept:
+        """Return the choice that keeps some nodes."""
+        again = {node for node in self._remade(kept) if node in self.passes.required}
+        held = {_base(node) if _is_view(node) else node for node in kept} - {None}
+        return Kept(
+            frozenset(kept),
+            frozenset(again),
+            int(sum(_size(tensors_in(value_of(node))) for node in held if node not in self.passes.leaving)),
+            sum(self.seconds[node] for node in again),
+        )
+
+    def _remade(self, kept: Collection[fx.Node]) -> set[fx.Node]:
+        """Return what the backward pass makes itself, where some values are kept."""
+        early, found = set(self.passes.early), set[fx.Node]()
+        left = [node for node in self.passes.needed if node in early and node not in kept]
+        while left:
+            node = left.pop()
+            if node not in found:
+                found.add(node)
+                left += [one for one in node.all_input_nodes if one in early and one not in kept]
+        return found
+
+
+def _capacity(amount: float) -> dict[str, float]:
+    return {} if amount == inf else {"capacity": amount}
+
+
+def _seconds(node: fx.Node, device: Device) -> float:
+    """Return about how long an operator takes in the backward pass."""
+    if _is_view(node) or node.target is operator.getitem:
+        return 0.0
+    written = _size(tensors_in(value_of(node)))
+    flops = flops_of(node)
+    if flops:
+        dtype = next((one.dtype for one in tensors_in(value_of(node))), torch.float32)
+        name = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(dtype, "")
+        rate = device.matrix_flops.get(name, device.vector_flops)
+        return flops / (rate * _LIBRARY)
+    read = _size(tensor for one in node.all_input_nodes for tensor in tensors_in(value_of(one)))
+    moved = max(written, min(read, 4 * written) if written else 0, read if written * 4 < read else 0)
+    fused = all(_is_fused(user) for user in node.users)
+    weight = _FUNCTION_WEIGHT if operator_name(node) in _FUNCTIONS else 1.0
+    return moved * (_FUSED * weight if fused else 1.0 + _FUSED * weight) / (device.memory_gbs * 1e9)
+
+
+def _is_fused(node: fx.Node) -> bool:
+    """Whether Inductor's own code computes a node, so that it need not be written to memory."""
+    return node.op == "call_function" and operator_name(node) is not None and not flops_of(node)
+
+
+def _bytes(node: fx.Node) -> float:
+    """Return the bytes that are kept with a node: none of views and groups, which are not kept themselves."""
+    value = value_of(node)
+    if not isinstance(value, Tensor) or (_is_view(node) and _base(node) is not None):
+        return inf
+    return _size([value])
+
+
+def _base(node: fx.Node) -> fx.Node | None:
+    """Return the computed tensor that a view looks at, None where that is an input or a node is no view."""
+    found = node
+    while _is_view(found) or (found.target is operator.getitem and _is_view(found.all_input_nodes[0])):
+        found = found.all_input_nodes[0]
+    return found if found.op == "call_function" and found is not node else None
+
+
+def _size(tensors: Iterable[Tensor]) -> int:
+    return sum(prod(map(int, one.shape)) * one.element_size() for one in tensors)
+
+
+def _is_view(node: fx.Node) -> bool:
+    return operator_name(node) in VIEWS
+
+
+def _is_pure(node: fx.Node) -> bool:
+    """Whether a node is the same whenever it is computed, and does nothing else."""
+    if node.target is operator.getitem:
+        return True
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    random = torch.Tag.nondeterministic_seeded in target.tags
+    return target.namespace in ("aten", "prims") and not target._schema.is_mutable and not random
+
+
+def _is_user_remade(node: fx.Node) -> bool:
+    return node.meta.get("recompute") in _REMAKE
+
+
+def _is_user_kept(node: fx.Node) -> bool:
+    return node.meta.get("recompute") == _SAVE
+
+
+def _is_backward(node: fx.Node) -> bool:
+    return node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
+
+
+def _after(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    return _reached(nodes, lambda node: node.users)
+
+
+def _before(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    return _reached(nodes, lambda node: node.all_input_nodes)
+
+
+def _users(nodes: Collection[fx.Node]) -> set[fx.Node]:
+    """Return what reads some nodes, through views as well."""
+    found, left = set[fx.Node](), [user for node in nodes for user in node.users]
+    while left:
+        node = left.pop()
+        if node not in found:
+            found.add(node)
+            left += node.users if _is_view(node) else ()
+    return found
+
+
+def _reached(start: Iterable[fx.Node], step: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:
+    found, left = set[fx.Node](), list(start)
+    while left:
+        node = left.pop()
+        if node not in found and node.op != "output":
+            found.add(node)
+            left += step(node)
+    return found

@@ -1,0 +1,194 @@
+"""Kept: the least bytes for the time, no value that differs when it is made again, and eager's gradients."""
+
+import random
+from collections.abc import Callable
+from itertools import chain, combinations
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from functorch.compile import aot_function, make_boxed_func
+from torch import Tensor
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint
+
+from superopt.backend.decision import Ledger
+from superopt.backend.graphpass import RegionPass
+from superopt.backend.joint import partition
+from superopt.backend.joint.flow import Network
+from superopt.backend.joint.joint_pass import JointPass
+from superopt.backend.joint.kept import Choices, Kept, Passes
+from superopt.backend.joint.partition import Partitioner
+from superopt.backend.joint.step import saved_names
+from superopt.backend.options import read_options
+from superopt.bench.models.modules import judge
+from superopt.targets import pick_target
+
+Loss = Callable[..., Tensor]
+
+
+class Seen:
+    """A loss split by superopt: its joint graph as it was, and the names of what the passes share."""
+
+    def __init__(self, loss: Loss, memory: str | int, *given: Tensor) -> None:
+        self.ledger = Ledger(read_options({"memory": memory, "cache": True}))
+        ours = Partitioner(self.ledger, JointPass(self.ledger, RegionPass(self.ledger)))
+
+        def split(graph: Any, inputs: Any, **told: Any) -> Any:
+            self.choices = Choices(
+                Passes(graph.graph, told["num_fwd_outputs"]), pick_target("cpu").cost_device()
+            )
+            made = ours(graph, inputs, **told)
+            self.saved = saved_names(made[0], told["num_fwd_outputs"])
+            self.graph = graph.graph
+            return made
+
+        plain = lambda graph, inputs: make_boxed_func(graph.forward)  # noqa: E731
+        program = aot_function(loss, plain, plain, partition_fn=split)
+        leaves = [one.clone().requires_grad_(one.is_floating_point()) for one in given]
+        torch.autograd.backward(program(*leaves))
+        wanted = [one.clone().requires_grad_(one.is_floating_point()) for one in given]
+        torch.autograd.backward(loss(*wanted))
+        for a, b in zip(leaves, wanted, strict=True):
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
+
+    def sizes(self) -> list[int]:
+        """Return the elements of what is kept, the largest first."""
+        nodes = [node for node in self.graph.nodes if node.name in self.saved]
+        return sorted((node.meta["val"].numel() for node in nodes), reverse=True)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(partition, "_LEAST_BYTES", 1)
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+
+
+def attention(x: Tensor, w: Tensor) -> Tensor:
+    q, k, v = (x @ w).chunk(3, -1)
+    return ((q @ k.t()).softmax(-1) @ v).square().sum()
+
+
+def gated(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return ((F.silu(x @ w) * (x @ v)) @ w.t()).square().sum()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_cuts_are_the_least(seed: int) -> None:
+    draw = random.Random(seed)
+    count = draw.randint(3, 7)
+    edges = {
+        (a, b): draw.choice([0, 1, 2, 5, inf])
+        for a in range(count)
+        for b in range(count)
+        if a != b and draw.random() < 0.5
+    }
+    net = Network(count)
+    for (a, b), amount in edges.items():
+        net.add(a, b, amount)
+
+    def cost(side: set[int]) -> float:
+        return sum(amount for (a, b), amount in edges.items() if a in side and b not in side)
+
+    inner = range(2, count)
+    sides = [{0, *some} for some in chain.from_iterable(combinations(inner, n) for n in range(count - 1))]
+    least = min(map(cost, sides))
+    found = net.cut(0, 1, 1e-9)
+    assert (found is None) == (least == inf)
+    assert found is None or cost(found) == least
+
+
+@pytest.mark.parametrize("loss", [attention, gated])
+def test_no_choice_is_cheaper(loss: Loss) -> None:
+    given = (torch.randn(9, 4), torch.randn(4, 12), torch.randn(4, 12))[: loss.__code__.co_argcount]
+    choices = Seen(loss, "fast", *given).choices
+    nodes = [one for one in choices.passes.early if 0 < choices.bytes[one] < inf]
+    for price in (1e-13, 1e-11, 1e-9):
+        made = choices.at(price)
+        assert made is not None
+
+        def cost(one: Kept, price: float = price) -> float:
+            return price * sum(choices.bytes[node] for node in one.kept) + sum(
+                choices.seconds[node] * choices.weights[node] for node in one.again
+            )
+
+        others = [choices.of(some) for n in range(5) for some in combinations(nodes, n)]
+        assert cost(made) <= min(map(cost, others)) * (1 + 1e-6)
+
+
+def test_probabilities_are_made_again() -> None:
+    tokens, width = 64, 4
+    given = torch.randn(tokens, width), torch.randn(width, 3 * width)
+    assert Seen(attention, "fast", *given).sizes()[0] == tokens * tokens
+    seen = Seen(attention, 2 * tokens * tokens, *given)
+    assert seen.sizes()[0] < tokens * tokens
+    [decision] = seen.ledger.decisions
+    assert decision.taken
+    assert "MB are kept in place of" in decision.why
+
+
+def test_a_number_of_bytes() -> None:
+    given = torch.randn(64, 8), torch.randn(8, 32), torch.randn(8, 32)
+    kept = [sum(Seen(gated, memory, *given).sizes()) for memory in (1 << 30, 20_000, 9_000)]
+    assert kept[0] > kept[1] > kept[2]
+    assert 4 * kept[2] <= 9_000
+
+
+def test_random_numbers_are_kept() -> None:
+    def loss(x: Tensor, w: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return (torch.tanh(F.dropout(x @ w, 0.5)) @ w.t()).square().sum()
+
+    seen = Seen(loss, 1, torch.randn(16, 8), torch.randn(8, 24))
+    made = {
+        node.name for node in seen.graph.nodes if "dropout" in str(node.target) or "rand" in str(node.target)
+    }
+    assert made
+    assert not any(
+        node.meta.get("recompute") == CheckpointPolicy.MUST_RECOMPUTE
+        for node in seen.graph.nodes
+        if node.name in made
+    )
+
+
+def test_what_a_user_says_stays() -> None:
+    def loss(x: Tensor, w: Tensor) -> Tensor:
+        inner = checkpoint(lambda one: torch.tanh(one @ w) @ w.t(), x, use_reentrant=False)
+        assert isinstance(inner, Tensor)
+        return inner.square().sum()
+
+    Seen(loss, "balanced", torch.randn(16, 8), torch.randn(8, 24))
+
+
+def test_an_activation_budget_of_the_user_decides() -> None:
+    given = torch.randn(64, 4), torch.randn(4, 12)
+    with torch._functorch.config.patch(activation_memory_budget=0.9):
+        seen = Seen(attention, "balanced", *given)
+    assert not seen.ledger.decisions
+
+
+def test_decisions_are_recalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = torch.randn(64, 4), torch.randn(4, 12)
+    first = Seen(attention, "balanced", *given)
+
+    def never(*told: Any) -> None:
+        raise AssertionError("it was decided before")
+
+    monkeypatch.setattr(Partitioner, "_decided", never)
+    assert Seen(attention, "balanced", *given).saved == first.saved
+
+
+@pytest.mark.parametrize("seed", [2, 3, 5, 8])
+def test_random_modules(seed: int) -> None:
+    for memory in ("balanced", 1):
+        assert judge(seed, memory, half=seed % 4 == 3)[1] == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", ["fast", "balanced", 1])
+def test_more_random_modules(memory: str | int) -> None:
+    judged = [judge(seed, memory, half=seed % 4 == 3) for seed in range(40)]
+    assert [wrong for _, wrong in judged if wrong] == []
+    assert memory == "fast" or sum(taken > 0 for taken, _ in judged) > 10
