@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from superopt.backend.joint.tiles import Tiles
+from superopt.backend.joint.tiling import largest_bytes
 from superopt.backend.options import Memory
 from superopt.errors import SuperoptError, first_line
 
@@ -23,6 +24,7 @@ The race times the part alone: a whole step took 7% more time where turns had wo
 _SLACK = {"fast": 1.02, "balanced": 1.05}  # the most time of products, over the fastest, for less memory
 
 _TURN_BYTES = 12 << 20  # that turns share, at least
+_PARTS = 8  # of the largest value, of which turns share one, where less memory is asked for
 _MORE = (1, 2, 4)  # times as many
 _WHOLE = 8  # positions of which a turn takes a multiple, as vectors have lanes
 _WORTH_OWN = 1e8  # operations of a product that is worth a kernel of ours
@@ -46,7 +48,8 @@ def _rows(tiles: Tiles, memory: Memory) -> Sequence[int]:
     """Return the numbers of positions to try, few first."""
     size = tiles.goal.sizes[tiles.axis]
     one = tiles.kernel.shared_bytes(1)
-    most = [_TURN_BYTES * more for more in _MORE] if isinstance(memory, str) else [memory]
+    least = _TURN_BYTES if memory == "fast" else min(_TURN_BYTES, largest_bytes(tiles.goal) // _PARTS)
+    most = [least * more for more in _MORE] if isinstance(memory, str) else [memory]
     found = {min(max(limit // one, 1), size) for limit in most}
     return sorted({rows // _WHOLE * _WHOLE if rows >= _WHOLE else rows for rows in found})
 

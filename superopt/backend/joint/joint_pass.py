@@ -108,13 +108,16 @@ class JointPass(CustomGraphPass):
             log.warning("a joint graph is left as it is: %s", kind_and_line(error))
 
     def _run(self, graph: fx.Graph) -> None:
-        seeds = largest_component(graph, _LEAST_BYTES)
+        # Where less memory is asked for, what is larger than that is worth turns beside larger weights, too.
+        fast = self.ledger.options.memory == "fast"
+        limit_bytes = large_bytes(graph, _LEAST_BYTES) if fast else _LEAST_BYTES
+        seeds = largest_component(graph, limit_bytes)
         if torch._inductor.config.cpp_wrapper:  # it makes wrong code of a call of a plan
             return
         if not seeds or not any(map(is_tangent, graph.nodes)) or _devices(seeds) != {"cpu"}:
             return
         target = pick_target("cpu")
-        gate, limit_bytes = gate_of(graph), large_bytes(graph, _LEAST_BYTES)
+        gate = gate_of(graph)
         found = _found(piece_around(graph, seeds), None, target, limit_bytes)
         if found is None and gate is not None:  # it may depend on the loss itself
             found = _found(piece_around(graph, seeds, gate), gate, target, limit_bytes)

@@ -7,7 +7,7 @@ from torch import Tensor, fx
 
 from superopt.backend.pieces import Piece
 from superopt.backend.subgraph import Subgraph, subgraph_of
-from superopt.rivals.aten import tensors_in, value_of
+from superopt.rivals.aten import VIEWS, operator_name, tensors_in, value_of
 from superopt.rivals.kinds import Kind
 
 __all__ = ["gate_of", "is_tangent", "large_bytes", "largest_component", "piece_around"]
@@ -46,20 +46,38 @@ def large_bytes(graph: fx.Graph, least_bytes: int) -> int:
     return max(least_bytes, *map(_bytes, outside))
 
 
-def largest_component(graph: fx.Graph, least_bytes: int) -> list[fx.Node]:
-    """Return nodes with values larger than all that enters and leaves, those that read one another."""
-    limit = large_bytes(graph, least_bytes)
-    large = [node for node in graph.nodes if node.op == "call_function" and _bytes(node) > limit]
-    if not large:
-        return []
-    group, left = {large[0]}, [large[0]]
+def largest_component(graph: fx.Graph, limit_bytes: int) -> list[fx.Node]:
+    """Return nodes of the graph's own with values of more bytes, that read one another.
+
+    What enters and leaves the graph, as it is or as a view, is not its own; nor are constants. Where there
+    are several such groups, it is that with the most bytes.
+    """
+    [output] = graph.find_nodes(op="output")
+    outside = {*graph.find_nodes(op="placeholder"), *output.all_input_nodes}
+    for nodes, reads in ((graph.nodes, True), (reversed(graph.nodes), False)):
+        for node in nodes:
+            near = node.all_input_nodes if reads else list(node.users)
+            seen_through = operator_name(node) in VIEWS and near and outside.issuperset(near)
+            if node.op == "call_function" and (seen_through or not node.all_input_nodes):
+                outside.add(node)
+    large = [
+        node
+        for node in graph.nodes
+        if node.op == "call_function" and node not in outside and _bytes(node) > limit_bytes
+    ]
+    groups = list[set[fx.Node]]()
     members = set(large)
-    while left:
-        node = left.pop()
-        for near in {*node.all_input_nodes, *node.users} & members - group:
-            group.add(near)
-            left.append(near)
-    return [node for node in large if node in group]
+    while members:
+        left = [members.pop()]
+        groups.append(set(left))
+        while left:
+            node = left.pop()
+            near = {*node.all_input_nodes, *node.users} & members
+            members -= near
+            groups[-1] |= near
+            left += near
+    largest = max(groups, key=lambda group: sum(map(_bytes, group)), default=set[fx.Node]())
+    return [node for node in large if node in largest]
 
 
 def piece_around(graph: fx.Graph, seeds: Iterable[fx.Node], gate: fx.Node | None = None) -> Subgraph:
