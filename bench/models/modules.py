@@ -64,9 +64,8 @@ class RandomModule(nn.Module):
         self.told.append(self.loss)
         self.shape = draw.choice([(1, 1), (2, 7), (3, 9), (1, 33)])
 
-    def _weight(self, *shape: int) -> Tensor:
+    def _weight(self, *shape: int) -> None:
         self.weights.append(nn.Parameter(torch.randn(*shape) / shape[-1] ** 0.5))
-        return self.weights[-1]
 
     def _layer(self, draw: random.Random, depth: int) -> Layer:
         kind = draw.choice(_KINDS[: None if depth < 2 else 6])
@@ -74,7 +73,8 @@ class RandomModule(nn.Module):
         n = self.width
         at = len(self.weights)  # a copy of the module has other weights
         if kind == "linear":
-            self._weight(n, n), self._weight(n)
+            self._weight(n, n)
+            self._weight(n)
             return lambda x: F.linear(x, self.weights[at], self.weights[at + 1])
         if kind in ("norm", "rms"):
             self._weight(n)
@@ -88,7 +88,7 @@ class RandomModule(nn.Module):
         if kind == "gated":
             for shape in ((2 * n, n), (2 * n, n), (n, 2 * n)):
                 self._weight(*shape)
-            gate = draw.choice([F.silu, F.gelu])
+            gate: Layer = draw.choice([_POINTWISE["silu"], _POINTWISE["gelu"]])
             return lambda x: (gate(x @ self.weights[at].t()) * (x @ self.weights[at + 1].t())) @ (
                 self.weights[at + 2].t()
             )
@@ -105,7 +105,7 @@ class RandomModule(nn.Module):
 
         if kind == "residual":
             return lambda x: x + run(x)
-        return lambda x: checkpoint(run, x, use_reentrant=False)  # type: ignore[no-any-return]
+        return lambda x: checkpoint(run, x, use_reentrant=False)
 
     def _attention(self, x: Tensor, at: int, *, causal: bool, whole: bool) -> Tensor:
         rows, tokens, n = x.shape
@@ -137,7 +137,8 @@ class RandomModule(nn.Module):
 
 def compiled(module: nn.Module, memory: str | int) -> tuple[Callable[..., Any], Any]:
     """Return a module as superopt splits its step, and the ledger of what was decided."""
-    from functorch.compile import aot_module, make_boxed_func
+    from torch._functorch._aot_autograd.utils import make_boxed_func
+    from torch._functorch.aot_autograd import aot_module
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 

@@ -1,7 +1,8 @@
 """Training: a step forward and backward by several compilers, in turns, and the most memory it holds.
 
 A step ends with the gradients of all parameters. The loss is that of the language model's head where the
-model has one, else the mean square of what it makes. Memory is counted by `bench.models.memory`.
+model has one, else the mean square of what it makes. Memory is counted by `bench.models.memory`; what a step
+needs beside the gradients that it leaves is what choosing what is kept can save.
 """
 
 import argparse
@@ -50,7 +51,7 @@ def trained(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     """Return the times and the peaks of a training step, measured in this process."""
     import torch
 
-    from superopt.tune.measure import times_together
+    from superopt.tune.measure import bytes_of, times_together
 
     with (
         torch._inductor.config.patch(fx_graph_cache=False),  # a cached graph has met no pass of ours
@@ -79,6 +80,7 @@ def trained(case: Case, options: argparse.Namespace) -> dict[str, Any]:
             times_together(steps, [()], seconds=options.seconds), "superopt fast", "inductor"
         )
         record["peak_bytes"] = {name: peak_bytes(step, compiled[name].drop) for name, step in steps.items()}
+        record["gradient_bytes"] = bytes_of(model.parameters())  # all of them are there at the end of a step
         record["first_s"] = taken
         record["decided"] = {name: _decided(one) for name, one in settings.items()}
         return record | ({"absent": absent} if absent else {})
@@ -214,8 +216,11 @@ def _folder() -> Iterator[dict[str, str]]:
 def _line(text: str, record: Mapping[str, Any]) -> str:
     if "error" in record:
         return f"{text:16} failed: {record['error']}"
+    theirs, gradients = record["measured"]["inductor"]["median_us"], record["gradient_bytes"]
     told = [
-        f"    {name:36} {one['median_us'] / 1e3:9.1f} ms {record['peak_bytes'][name] / 2**20:9.1f} MB"
+        f"    {name:36} {one['median_us'] / 1e3:9.1f} ms {theirs / one['median_us']:6.2f}"
+        f" {record['peak_bytes'][name] / 2**20:9.1f} MB, beside gradients"
+        f" {(record['peak_bytes'][name] - gradients) / 2**20:9.1f}"
         for name, one in record["measured"].items()
     ]
     reasons = [f"    {name}: {why}" for name, whys in record["decided"].items() for why in whys]

@@ -64,7 +64,7 @@ def words(last: int = WORDS) -> tuple[Tensor, Tensor]:
     return read, wanted
 
 
-def step(model: nn.Module, parameters: list[nn.Parameter], by: float) -> list[Tensor]:
+def step(model: Callable[..., Tensor], parameters: list[nn.Parameter], by: float) -> list[Tensor]:
     for one in parameters:
         one.grad = None
     loss = model(*words())

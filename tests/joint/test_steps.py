@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -93,3 +94,28 @@ def test_no_budget_is_no_race(noted: list[Decision], caplog: pytest.LogCaptureFi
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert [one.taken for one in noted] == [False]
     assert not caplog.records
+
+
+@SLOW
+@pytest.mark.parametrize(
+    "made", [lambda: Model(plain, tied=True, short=True), lambda: Model(plain, bias=True)]
+)
+def test_gradients_under_autocast(made: Callable[[], Model], noted: list[Decision]) -> None:
+    model = made()
+    parameters = list(model.parameters())
+    exact_model = made().double()
+    exact = step(exact_model, list(exact_model.parameters()), 1.0)
+    compiled = torch.compile(model, backend="superopt", options={"budget_s": 60})
+
+    def autocast(program: Any) -> list[torch.Tensor]:
+        def run(*given: Any) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return program(*given)
+
+        return step(run, parameters, 1.0)
+
+    for found, wanted, best in zip(autocast(compiled), autocast(model), exact, strict=True):
+        assert found.dtype == wanted.dtype
+        error, allowed = (float((one - best).abs().max()) for one in (found, wanted))
+        assert error <= 2 * allowed + 1e-3 * float(best.abs().max())
+    assert [one.taken for one in noted] == [True], noted

@@ -37,7 +37,7 @@ def chosen(tiles: Tiles, given: Mapping[str, Tensor], memory: Memory) -> Tiles:
         for last in (False, True):
             made = replace(tiles, rows=rows, last=last)
             seconds: Mapping[str, float] = made.kernel.product_seconds(given)
-            if not last:
+            if not last and tiles.dtype == "f32":
                 made, seconds = _with_own(made, seconds, given)
             taken.append((sum(seconds.values()) / rows, rows, made))
     most = min(one[0] for one in taken) * _SLACK.get(str(memory), 1.0)

@@ -34,7 +34,7 @@ from superopt.cache import Cache, Record, key_of, program_text, versions
 from superopt.candidates.sizes import resized
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.ir import Graph
-from superopt.rivals.aten import listed, value_of
+from superopt.rivals.aten import is_matmul, listed, value_of
 from superopt.rivals.inductor import alone, compiled_by_inductor
 from superopt.targets import Target, pick_target
 from superopt.trace import trace
@@ -54,7 +54,8 @@ _LEAST_BYTES = 8 << 20  # of a value that is worth turns
 _LEAST_S = 3.0  # seconds of a budget that was told, below which no race begins
 _SCALES = 1, 4096  # by which random numbers are multiplied, to see what overflows
 _MANY_ROWS = 128  # of a turn, of which comparing two takes long
-_APART = 1e-3  # of the largest number, beyond which results are not the same
+# Of the largest number, beyond which results are not the same, by the dtype of products.
+_APART = {torch.float32: 1e-3, torch.bfloat16: 3e-2}
 _RACE_S, _MOST_RACE_S = 1.0, 6.0
 _LONG_S, _ROUNDS = 0.5, 3  # a call that takes so long is timed so often
 
@@ -182,7 +183,12 @@ def _found(subgraph: Subgraph, gate: fx.Node | None, target: Target, limit_bytes
     tangents = [node for node in subgraph.inputs if node is gate or is_tangent(node)]
     results = [value_of(one.node) for one in subgraph.results]
     floats = [value for value in (*map(value_of, subgraph.inputs), *results) if value.dtype.is_floating_point]
-    if len(tangents) != 1 or {value.dtype for value in floats} != {torch.float32} or subgraph.symbols:
+    dtypes = {value_of(node).dtype for node in subgraph.piece.nodes if is_matmul(node)}
+    if len(tangents) != 1 or len(dtypes) != 1 or subgraph.symbols:
+        return None
+    [dtype] = dtypes
+    # Not float16: what is multiplied by the gradient of the loss afterwards may be too small for it before.
+    if dtype not in _APART or not {torch.float32, dtype}.issuperset(value.dtype for value in floats):
         return None
     if not all(value.dtype.is_floating_point for value in results):
         return None
@@ -196,20 +202,21 @@ def _found(subgraph: Subgraph, gate: fx.Node | None, target: Target, limit_bytes
     if without is None or not made.issuperset(traced.program.outputs):
         return None
     goal, scaled = without
-    tiles = _tiles_of(goal, limit_bytes)
+    tiles = _tiles_of(goal, limit_bytes, dtype)
     if tiles is None or not holds_integers(goal):
         return None
     plan = RegionPlan.of_operators(goal, target.name, tiles)
     return _Found(subgraph, plan, traced.program.outputs, scaled, tangents[0], nodes, tiles)
 
 
-def _tiles_of(goal: Graph, limit_bytes: int) -> Tiles | None:
+def _tiles_of(goal: Graph, limit_bytes: int, dtype: torch.dtype) -> Tiles | None:
     """Return tiles of a goal along its longest axis that serves, of one position each."""
+    name = "bf16" if dtype == torch.bfloat16 else "f32"
     checked = with_undefined(goal)
     for axis in sorted(goal.axes, key=lambda one: -one.size):
         tiling = tiled(checked, axis.name, limit_bytes)
         if tiling is not None:
-            return Tiles(goal, axis.name, 1, limit_bytes)
+            return Tiles(goal, axis.name, 1, limit_bytes, dtype=name)
     return None
 
 
@@ -272,13 +279,19 @@ def _compared(found: _Found) -> FloatReport:
     small = resized(goal, {tiles.axis: size})
     tiling = tiled(with_undefined(small), tiles.axis, tiles.limit_bytes, whole=whole)
     assert tiling is not None
-    kernel = TiledKernel(tiling, tiles.rows, last=tiles.last, own=tiles.own)
+    kernel = TiledKernel(tiling, tiles.rows, last=tiles.last, own=tiles.own, dtype=tiles.kernel.dtype)
+    # In one turn, a program is rounded where PyTorch rounds it; `_agrees` compares with Inductor's code.
+    whole_kernel = TiledKernel(tiling, size, dtype=tiles.kernel.dtype)
     names = [port.name for port in small.inputs]
     results = [one.port.name for one in small.outputs]
 
     def theirs(*tensors: Tensor) -> list[Tensor]:
-        dtype = next(one.dtype for one in tensors if one.dtype.is_floating_point)
-        made = run_graph(small, dict(zip(names, tensors, strict=True)), dtype)
+        dtypes = {one.dtype for one in tensors if one.dtype.is_floating_point}
+        given = dict(zip(names, tensors, strict=True))
+        if kernel.dtype != torch.float32 and torch.float64 not in dtypes:
+            made = whole_kernel(given)
+        else:
+            made = run_graph(small, given, max(dtypes, key=lambda one: one.itemsize))
         return [made[name] for name in results]
 
     def ours(*tensors: Tensor) -> list[Tensor]:
@@ -303,7 +316,8 @@ def _agrees(
             ours = made[name] * tangent if name in found.scaled else made[name]
             if bool((wanted.isfinite() & ~ours.isfinite()).any()):
                 return False
-            if scale == 1 and not bool(((ours - wanted).abs() <= _APART * wanted.abs().max()).all()):
+            apart = _APART[found.tiles.kernel.dtype] * wanted.abs().max()
+            if scale == 1 and not bool(((ours - wanted).abs() <= apart).all()):
                 return False
     return True
 

@@ -173,11 +173,12 @@ class Choices:
     def of(self, kept: Collection[fx.Node]) -> Kept:
         """Return the choice that keeps some nodes."""
         again = {node for node in self._remade(kept) if node in self.passes.required}
-        held = {_base(node) if _is_view(node) else node for node in kept} - {None}
+        found = (_base(node) if _is_view(node) else node for node in kept)
+        held = {node for node in found if node is not None}
         return Kept(
             frozenset(kept),
             frozenset(again),
-            int(sum(_size(tensors_in(value_of(node))) for node in held if node not in self.passes.leaving)),
+            sum(_size(tensors_in(value_of(node))) for node in held if node not in self.passes.leaving),
             sum(self.seconds[node] for node in again),
         )
 

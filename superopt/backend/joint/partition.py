@@ -238,7 +238,7 @@ def _merge_equal(module: fx.GraphModule) -> None:
 
     module.graph.eliminate_dead_code()
     if torch._functorch.config.cse:
-        module.graph = fx_graph_cse(module.graph)  # type: ignore[no-untyped-call]
+        module.graph = fx_graph_cse(module.graph)
 
 
 def _key(graph: fx.Graph, memory: Memory, told: Mapping[str, Any], target: Target) -> Key:

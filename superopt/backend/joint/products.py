@@ -24,14 +24,24 @@ out c: f32[{c}] = t2
 
 
 class Matrices:
-    """The operands and the result of a product as matrices: where they lie, or copies if need be."""
+    """The operands and the result of a product as matrices: where they lie, or copies if need be.
 
-    def __init__(self, step: Multiply, left: Tensor, right: Tensor, made: Tensor) -> None:
+    Operands are of one dtype; the result may be of another one, in which products are added up.
+    """
+
+    def __init__(
+        self,
+        step: Multiply,
+        left: Tensor,
+        right: Tensor,
+        made: Tensor,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         rows, columns = (
             [axis for axis in one.axes if axis not in step.summed] for one in (step.left, step.right)
         )
-        self.left = _matrix(left, step.left.axes, rows, step.summed)
-        self.right = _matrix(right, step.right.axes, step.summed, columns)
+        self.left = _matrix(left.to(dtype), step.left.axes, rows, step.summed)
+        self.right = _matrix(right.to(dtype), step.right.axes, step.summed, columns)
         self.target = _in_order(made, step.made.axes, [*rows, *columns])
         self.made = _matrix(made, step.made.axes, rows, columns)
 
@@ -42,7 +52,10 @@ class Matrices:
 
     def multiply(self, own: "OwnProduct | None" = None, *, again: bool = False) -> None:
         """Compute the product, or add it to what is there."""
-        if again:
+        if self.made.dtype != self.left.dtype:
+            made = torch.mm(self.left, self.right)
+            self.made.add_(made) if again else self.made.copy_(made)
+        elif again:
             self.made.addmm_(self.left, self.right)
         elif own is None or not own.multiply(self):
             torch.mm(self.left, self.right, out=self.made)
@@ -52,7 +65,7 @@ class Matrices:
 
 def _matrix(tensor: Tensor, axes: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> Tensor:
     count = prod(tensor.shape[axes.index(axis)] for axis in rows)
-    return _in_order(tensor, axes, (*rows, *columns)).to(torch.float32).reshape(count, -1)
+    return _in_order(tensor, axes, (*rows, *columns)).reshape(count, -1)
 
 
 def _in_order(tensor: Tensor, axes: Sequence[str], order: Sequence[str]) -> Tensor:

@@ -27,10 +27,22 @@ _CODE: dict[object, Callable[..., Any]] = {}
 
 
 class TiledKernel:
-    """The results of a tiled graph by name, for tensors by name; `rows` positions of the axis at a turn."""
+    """The results of a tiled graph by name, for tensors by name; `rows` positions of the axis at a turn.
 
-    def __init__(self, tiling: Tiling, rows: int, *, last: bool = False, own: Collection[str] = ()) -> None:
-        self.tiling, self.rows = tiling, rows
+    Matrices are multiplied in a dtype, in which their products lie in memory; all else is computed, and added
+    up, in float32.
+    """
+
+    def __init__(
+        self,
+        tiling: Tiling,
+        rows: int,
+        *,
+        last: bool = False,
+        own: Collection[str] = (),
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.tiling, self.rows, self.dtype = tiling, rows, dtype
         self.stages = staged(tiling, last=last)
         self._code = dict[tuple[str, int], Callable[..., Any]]()
         self._own = dict[str, OwnProduct | None].fromkeys(own)  # products that are not left to the library
@@ -80,7 +92,8 @@ class TiledKernel:
 
     def shared_bytes(self, rows: int) -> int:
         """Return the bytes that turns of so many positions share."""
-        return sum(self.stages.bytes_at({**self.tiling.turn.sizes, self.tiling.axis: rows}))
+        sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}
+        return self.dtype.itemsize * sum(self.stages.sizes_at(sizes))
 
     def _seconds(self, step: Multiply, tensors: Mapping[str, Tensor]) -> float:
         begin = time.perf_counter()
@@ -91,7 +104,7 @@ class TiledKernel:
         """Return the memory that turns share."""
         rows = min(self.rows, self.tiling.goal.sizes[self.tiling.axis])
         sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}  # a turn's are those of the whole
-        return [torch.empty(count // 4, dtype=torch.float32) for count in self.stages.bytes_at(sizes)]
+        return [torch.empty(count, dtype=self.dtype) for count in self.stages.sizes_at(sizes)]
 
     def _tensors(
         self, start: int, rows: int, known: Mapping[str, Tensor], shared: Sequence[Tensor]
@@ -125,7 +138,9 @@ class TiledKernel:
 
     def _multiply(self, step: Multiply, tensors: Mapping[str, Tensor], *, again: bool) -> None:
         name = step.made.name
-        matrices = Matrices(step, tensors[step.left.name], tensors[step.right.name], tensors[name])
+        matrices = Matrices(
+            step, tensors[step.left.name], tensors[step.right.name], tensors[name], self.dtype
+        )
         if name in self._own and self._own[name] is None:
             self._own[name] = OwnProduct(matrices)
         matrices.multiply(self._own.get(name), again=again)

@@ -53,11 +53,11 @@ class Stages:
     places: Mapping[str, int]  # the number of the shared memory in which a tensor lies
     axes: Mapping[str, tuple[str, ...]]  # of each of these tensors
 
-    def bytes_at(self, sizes: Mapping[str, int]) -> list[int]:
-        """Return the bytes of each shared memory."""
+    def sizes_at(self, sizes: Mapping[str, int]) -> list[int]:
+        """Return the elements of each shared memory."""
         needed = [0] * (max(self.places.values(), default=-1) + 1)
         for name, place in self.places.items():
-            size = 4 * prod(sizes[axis] for axis in self.axes[name])
+            size = prod(sizes[axis] for axis in self.axes[name])
             needed[place] = max(needed[place], size)
         return needed
 

@@ -13,6 +13,7 @@ from superopt.backend.joint.tiling import UNDEFINED, tiled, with_undefined
 from superopt.backend.operators import in_own_memory
 from superopt.errors import InputError
 from superopt.ir import Graph
+from superopt.trace.run import TORCH_DTYPES
 
 __all__ = ["Tiles"]
 
@@ -27,6 +28,7 @@ class Tiles:
     limit_bytes: int
     last: bool = False  # whether the axis comes last in what products make
     own: tuple[str, ...] = ()  # the products that kernels of ours make
+    dtype: str = "f32"  # in which matrices are multiplied
     _kernel: TiledKernel | None = field(default=None, init=False, repr=False)
 
     @classmethod
@@ -35,15 +37,21 @@ class Tiles:
         found = data if isinstance(data, dict) else {}
         parts: list[Any] = [found.get(name) for name in ("axis", "rows", "limit_bytes", "last", "own")]
         sound = [type(one) for one in parts] == [str, int, int, bool, list] and parts[0] in goal.sizes
-        if not sound or min(parts[1:3]) < 1 or any(type(one) is not str for one in parts[4]):
+        dtype, own = found.get("dtype", "f32"), found.get("own")
+        if (
+            not sound
+            or dtype not in ("f32", "bf16")
+            or min(parts[1:3]) < 1
+            or any(type(one) is not str for one in parts[4])
+        ):
             raise InputError("the tiles of a plan are damaged")
         axis, rows, limit_bytes, last, own = parts
-        return cls(goal, axis, rows, limit_bytes, last, tuple(own))
+        return cls(goal, axis, rows, limit_bytes, last, tuple(own), dtype)
 
     def to_json(self) -> dict[str, Any]:
         """Return them as plain data."""
         sizes = {"rows": self.rows, "limit_bytes": self.limit_bytes}
-        return {"axis": self.axis, **sizes, "last": self.last, "own": list(self.own)}
+        return {"axis": self.axis, **sizes, "last": self.last, "own": list(self.own), "dtype": self.dtype}
 
     def __call__(self, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the results by name, each contiguous and in memory of its own."""
@@ -68,4 +76,4 @@ class Tiles:
         tiling = tiled(with_undefined(goal), self.axis, self.limit_bytes)
         if tiling is None or not holds_integers(goal):
             raise InputError(f"{goal.name}: it cannot be computed in turns along {self.axis}")
-        return TiledKernel(tiling, self.rows, last=self.last, own=self.own)
+        return TiledKernel(tiling, self.rows, last=self.last, own=self.own, dtype=TORCH_DTYPES[self.dtype])
