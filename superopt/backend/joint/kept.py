@@ -24,7 +24,7 @@ from superopt.backend.joint.piece import is_tangent
 from superopt.cost.device import Device
 from superopt.rivals.aten import VIEWS, flops_of, operator_name, tensors_in, value_of
 
-__all__ = ["Choices", "Kept", "Passes", "tags", "untag"]
+__all__ = ["Choices", "Kept", "Passes", "keep_readers_of_changed", "tags", "untag"]
 
 _FUSED = 0.35  # the time of an operator that is fused with others, over that of writing its result
 _LIBRARY = 0.6  # the share of the peak rate that libraries reach
@@ -65,6 +65,13 @@ def untag(graph: fx.Graph, before: Mapping[fx.Node, Any]) -> None:
             node.meta["recompute"] = before[node]
 
 
+def keep_readers_of_changed(graph: fx.Graph) -> None:
+    """Tell PyTorch's partitioner not to make again what reads a tensor that the step writes into."""
+    for node in readers_of_changed(graph):
+        if not _is_view(node):
+            node.meta.setdefault("recompute", _SAVE)
+
+
 def tags(graph: fx.Graph) -> dict[fx.Node, Any]:
     """Return what PyTorch's partitioner is told by the user."""
     return {node: node.meta["recompute"] for node in graph.nodes if "recompute" in node.meta}
@@ -89,18 +96,22 @@ class Passes:
             *(read for node in self.late for read in node.all_input_nodes if read not in self.late),
         }
 
-    @property
-    def changed(self) -> set[fx.Node]:
-        """What a step writes into: it is another in the backward pass."""
-        return {
-            node.args[0]
-            for node in self.graph.nodes
-            if node.op == "call_function"
-            and isinstance(node.target, torch._ops.OpOverload)
-            and node.target._schema.is_mutable
-            and node.args
-            and isinstance(node.args[0], fx.Node)
-        }
+
+def readers_of_changed(graph: fx.Graph) -> set[fx.Node]:
+    """Return what reads a tensor that the step writes into: made again, it would read other numbers.
+
+    PyTorch 2.13 makes it again, and gradients are wrong then.
+    """
+    changed = {
+        node.args[0]
+        for node in graph.nodes
+        if node.op == "call_function"
+        and isinstance(node.target, torch._ops.OpOverload)
+        and node.target._schema.is_mutable
+        and node.args
+        and isinstance(node.args[0], fx.Node)
+    }
+    return _users(changed)
 
 
 class Choices:
@@ -111,7 +122,7 @@ class Choices:
         every = {node: _seconds(node, device) for node in passes.graph.nodes if node.op == "call_function"}
         self.step_s = sum(every.values())  # of a whole step that makes nothing again
         self.bytes = {node: _bytes(node) for node in passes.early}
-        changed = _users(passes.changed)
+        changed = readers_of_changed(passes.graph)
         self.seconds = {
             node: inf
             if _is_user_kept(node) or not _is_pure(node) or node in changed
@@ -173,8 +184,7 @@ class Choices:
     def of(self, kept: Collection[fx.Node]) -> Kept:
         """Return the choice that keeps some nodes."""
         again = {node for node in self._remade(kept) if node in self.passes.required}
-        found = (_base(node) if _is_view(node) else node for node in kept)
-        held = {node for node in found if node is not None}
+        held = {_base(node) or node for node in kept}
         return Kept(
             frozenset(kept),
             frozenset(again),
@@ -222,9 +232,9 @@ def _is_fused(node: fx.Node) -> bool:
 
 
 def _bytes(node: fx.Node) -> float:
-    """Return the bytes that are kept with a node: none of views and groups, which are not kept themselves."""
+    """Return the bytes that are kept with a node; views and groups are not kept themselves."""
     value = value_of(node)
-    if not isinstance(value, Tensor) or (_is_view(node) and _base(node) is not None):
+    if not isinstance(value, Tensor) or _base(node) is not None:
         return inf
     return _size([value])
 

@@ -18,7 +18,7 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.joint.joint_pass import JOINT, JointPass
-from superopt.backend.joint.kept import Choices, Kept, Passes, tags, untag
+from superopt.backend.joint.kept import Choices, Kept, Passes, keep_readers_of_changed, tags, untag
 from superopt.backend.joint.step import Split, Step, copied, inputs_of, race, saved_names, split
 from superopt.backend.options import Memory
 from superopt.cache import Cache, Key, Record, key_of, versions
@@ -101,6 +101,7 @@ class Partitioner(CustomPartitionerFn):
 
     def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[Any], **told: Any) -> Split:
         """Choose what is kept, and split the graph; a fault of ours leaves the choice to PyTorch."""
+        keep_readers_of_changed(gm.graph)
         before = tags(gm.graph)
         try:
             self._choose(gm, told)
