@@ -89,8 +89,8 @@ class RandomModule(nn.Module):
             for shape in ((2 * n, n), (2 * n, n), (n, 2 * n)):
                 self._weight(*shape)
             gate: Layer = draw.choice([_POINTWISE["silu"], _POINTWISE["gelu"]])
-            return lambda x: (gate(x @ self.weights[at].t()) * (x @ self.weights[at + 1].t())) @ (
-                self.weights[at + 2].t()
+            return lambda x: (
+                (gate(x @ self.weights[at].t()) * (x @ self.weights[at + 1].t())) @ (self.weights[at + 2].t())
             )
         if kind in ("attention", "by hand"):
             self._weight(3 * n, n)
@@ -110,7 +110,8 @@ class RandomModule(nn.Module):
     def _attention(self, x: Tensor, at: int, *, causal: bool, whole: bool) -> Tensor:
         rows, tokens, n = x.shape
         q, k, v = (
-            one.view(rows, tokens, 2, n // 2).transpose(1, 2) for one in (x @ self.weights[at].t()).split(n, -1)
+            one.view(rows, tokens, 2, n // 2).transpose(1, 2)
+            for one in (x @ self.weights[at].t()).split(n, -1)
         )
         if whole:
             made = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -169,7 +170,9 @@ def _step(program: Callable[..., Any], module: nn.Module, x: Tensor, y: Tensor, 
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
         made = program(x, y)
         several = made if isinstance(made, list | tuple) else (made,)
-        loss = torch.stack([(one.float() if half else one).sum() * (0.7 - at) for at, one in enumerate(several)]).sum()
+        loss = torch.stack(
+            [(one.float() if half else one).sum() * (0.7 - at) for at, one in enumerate(several)]
+        ).sum()
     torch.autograd.backward(loss)
     grads = [x.grad, *(one.grad for one in module.parameters())]
     return [loss.detach(), *(torch.zeros(()) if one is None else one.detach() for one in grads)]
