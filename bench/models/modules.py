@@ -2,9 +2,9 @@
 
     python -m bench.models --modules 500
 
-A step is compiled as far as superopt changes it: what its forward and its backward pass compute and keep. Both
-are then run operator by operator, so that 500 modules take minutes. A result is wrong where its error is above
-eight times eager's, and above some roundings of the largest number.
+A step is compiled as far as superopt changes it: what its forward and its backward pass compute and keep.
+Both are then run operator by operator, so that 500 modules take minutes. A result is wrong where its error
+is above eight times eager's, and above some roundings of the largest number.
 """
 
 import argparse
@@ -179,7 +179,7 @@ def _step(program: Callable[..., Any], module: nn.Module, x: Tensor, y: Tensor, 
 
 
 def judge(seed: int, memory: str | int, *, half: bool = False) -> tuple[int, str]:
-    """Return how many decisions were taken for a seed's module, and what is wrong with its step, if anything."""
+    """Return how many decisions were taken for a seed's module, and what is wrong with its step, or ""."""
     module = RandomModule(seed)
     x, y = torch.randn(*module.shape, module.width), torch.randint(0, 3, module.shape)
     exact = _double(seed, x, y)

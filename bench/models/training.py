@@ -67,7 +67,8 @@ def trained(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         compiled: dict[str, _Step] = {}
         for name in ("eager", "inductor", _ACTIVATIONS, *settings):
             own = copy.deepcopy(model)
-            program = own if name == "eager" else _program(own, settings.get(name))
+            loss = _loss_of(own)
+            program = loss if name == "eager" else _program(loss, settings.get(name))
             compiled[name] = _Step(own, program, inputs, half=case.dtype == "bf16")
         taken: dict[str, float] = {}
 
@@ -103,23 +104,30 @@ class _Step:
 
         self.drop()
         with torch.autocast("cpu", dtype=torch.bfloat16) if self.half else nullcontext():
-            made = self.program(**self.inputs)
-            loss = made.loss if "labels" in self.inputs else _first(made).float().square().mean()
+            loss = self.program(**self.inputs)
         loss.backward()
 
 
-def _first(made: Any) -> Any:
+def _loss_of(model: "nn.Module") -> Callable[..., Any]:
+    """Return what computes the loss alone: logits that a step returned could not be spared by anybody."""
     import torch
 
-    return made if isinstance(made, torch.Tensor) else made[0]
+    def loss(**inputs: Any) -> Any:
+        made = model(**inputs)
+        if "labels" in inputs:
+            return made.loss
+        first = made if isinstance(made, torch.Tensor) else made[0]
+        return first.float().square().mean()
+
+    return loss
 
 
-def _program(model: "nn.Module", settings: dict[str, Any] | None) -> Callable[..., Any]:
+def _program(loss: Callable[..., Any], settings: dict[str, Any] | None) -> Callable[..., Any]:
     import torch
 
     if settings is None:
-        return torch.compile(model)
-    return torch.compile(model, backend="superopt", options=settings)
+        return torch.compile(loss)
+    return torch.compile(loss, backend="superopt", options=settings)
 
 
 def _patched(name: str, step: Callable[[], Any]) -> Callable[[], Any]:

@@ -49,17 +49,19 @@ def large_bytes(graph: fx.Graph, least_bytes: int) -> int:
 def largest_component(graph: fx.Graph, limit_bytes: int) -> list[fx.Node]:
     """Return nodes of the graph's own with values of more bytes, that read one another.
 
-    What enters and leaves the graph, as it is or as a view, is not its own; nor are constants. Where there
-    are several such groups, it is that with the most bytes.
+    What enters the graph, as it is or as a view, and what leaves it is not its own; nor are constants. Where
+    there are several such groups, it is that with the most bytes.
     """
     [output] = graph.find_nodes(op="output")
     outside = {*graph.find_nodes(op="placeholder"), *output.all_input_nodes}
-    for nodes, reads in ((graph.nodes, True), (reversed(graph.nodes), False)):
-        for node in nodes:
-            near = node.all_input_nodes if reads else list(node.users)
-            seen_through = operator_name(node) in VIEWS and near and outside.issuperset(near)
-            if node.op == "call_function" and (seen_through or not node.all_input_nodes):
-                outside.add(node)
+    for node in graph.nodes:
+        read = node.all_input_nodes
+        if (
+            node.op == "call_function"
+            and (operator_name(node) in VIEWS or not read)
+            and outside.issuperset(read)
+        ):
+            outside.add(node)
     large = [
         node
         for node in graph.nodes
@@ -94,7 +96,11 @@ def piece_around(graph: fx.Graph, seeds: Iterable[fx.Node], gate: fx.Node | None
         after = _reach(members, lambda node: node.users)
         before = _reach(members, lambda node: [one for one in node.all_input_nodes if one is not gate])
         more = (after & before) | (before & late)  # what is made of gradients for the piece belongs to it
-        more |= {node for node in before if _is_cheap(node)}
+        # What else reads a cheap node for the piece would have to belong to it, too.
+        for node in sorted(before - members, key=order.__getitem__, reverse=True):
+            readers = before.intersection(node.users)
+            if _is_cheap(node) and readers <= members | more:
+                more.add(node)
         more = {node for node in more if node.op == "call_function"} - members
         if not more:
             break
