@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from superopt.options import OptimizeOptions as OptimizeOptions
     from superopt.verify.equivalent import equivalent as equivalent
     from superopt.verify.verdict import Verdict as Verdict
+    from superopt.weights.saved import save_prepared as save_prepared
+    from superopt.weights.stored import load_prepared as load_prepared
 
 _NAMES = {
     "superopt.backend": "explain",
@@ -33,6 +35,8 @@ _NAMES = {
     "superopt.options": "OptimizeOptions",
     "superopt.verify.equivalent": "equivalent",
     "superopt.verify.verdict": "Verdict",
+    "superopt.weights.saved": "save_prepared",
+    "superopt.weights.stored": "load_prepared",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

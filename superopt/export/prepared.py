@@ -10,10 +10,10 @@ from superopt.errors import InputError
 from superopt.export.choice import choose
 from superopt.export.names import Names, tuple_text
 from superopt.export.reference import reference_lines
-from superopt.export.safetensors import FORMATS, read_tensors, tensors_as_bytes
 from superopt.ir import Graph
 from superopt.result import Result
 from superopt.weights.kept import made_once
+from superopt.weights.safetensors import FORMATS, read_tensors, tensors_as_bytes
 
 __all__ = ["prepared_parts", "prepared_tensors"]
 

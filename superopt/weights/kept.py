@@ -1,7 +1,7 @@
 """Kept: tensors that are made of weights once, and again when a weight has changed."""
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from typing import Any
@@ -18,9 +18,10 @@ from superopt.weights.division import Divided
 from superopt.weights.memory import in_large_pages
 from superopt.weights.shared import Part, Shared, let_go, parts_of, share, shared
 from superopt.weights.sources import Sources, can_be_watched
+from superopt.weights.stored import stored
 from superopt.weights.writes import writes_to
 
-__all__ = ["Kept", "KeptKernel", "bytes_kept", "made_once"]
+__all__ = ["Kept", "KeptKernel", "all_made", "bytes_kept", "made_once"]
 
 Whole = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 
@@ -94,6 +95,12 @@ def bytes_kept() -> int:
     return sum({id(one): one.nbytes for each in made for one in each.tensors or ()}.values())
 
 
+def all_made() -> Iterator[tuple[Part, list[Tensor], Tensor]]:
+    """Yield each tensor that this process keeps, with what makes it, and its weights as they are."""
+    for kept in list(_all_kept):
+        yield from kept.parts_made()
+
+
 class Kept:
     """Tensors made of weights, looked after: whoever asks for them gets those of the weights as they are.
 
@@ -124,6 +131,15 @@ class Kept:
     def made(self) -> tuple[_Made, ...]:
         """What is kept, of the weights of each layer."""
         return tuple(self._made.values())
+
+    def parts_made(self) -> Iterator[tuple[Part, list[Tensor], Tensor]]:
+        """Yield what is kept, each tensor with what makes it, and with its weights as they are."""
+        for made in self.made:
+            weights = [weight for one in made.owners if (weight := one()) is not None]
+            if made.tensors is None or len(weights) < len(made.owners) or not made.sources.same(weights):
+                continue
+            for part, tensor in zip(self._parts, made.tensors, strict=True):
+                yield part, [weights[at] for at in part.places], tensor
 
     @property
     def bytes(self) -> int:
@@ -173,7 +189,12 @@ class Kept:
         if found is not None:
             return found
         named = {port.name: one for port, one in zip(part.graph.inputs, weights, strict=True)}
-        return share(part, weights, lambda: made_once(part.graph, named)[0])
+
+        def make() -> Tensor:
+            known = stored(part, weights)
+            return made_once(part.graph, named)[0] if known is None else known
+
+        return share(part, weights, make)
 
     def _rest(self, made: _Made, given: Sequence[Tensor]) -> None:
         """Put the weights away that calls no longer read, once they have stayed the same for some calls."""

@@ -32,11 +32,11 @@ class Part:
     """What makes one tensor: its graph, under names that say nothing, and the places of its weights."""
 
     def __init__(self, graph: Graph, places: tuple[int, ...]) -> None:
-        self.graph, self.places, self._text = graph, places, str(_nameless(graph))
+        self.graph, self.places, self.text = graph, places, str(_nameless(graph))
 
     def key(self, weights: Sequence[Tensor]) -> _Key:
         """Return what tells this tensor from those that are made in other ways, or of other weights."""
-        return self._text, tuple(map(id, weights))
+        return self.text, tuple(map(id, weights))
 
 
 def parts_of(once: Graph) -> tuple[Part, ...]:

@@ -16,8 +16,8 @@ from superopt.cli import main
 from superopt.errors import InputError
 from superopt.export import export_module
 from superopt.export.prepared import prepared_tensors
-from superopt.export.safetensors import read_tensors, tensors_as_bytes
 from superopt.result.codec import read_result
+from superopt.weights.safetensors import read_tensors, tensors_as_bytes
 
 
 class Score(nn.Module):
