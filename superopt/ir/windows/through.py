@@ -46,13 +46,17 @@ def windows_through(graph: Graph) -> Graph:
 
 
 def windows_joined(graph: Graph) -> Graph:
-    """Return the graph with a window of a window as one step, where they lie along different axes."""
+    """Return the graph with a window of a window as one step, where they lie along different axes.
+
+    The places of a step are in one order, which changes nothing.
+    """
     written = StepWriter(value_axes(graph)[: len(graph.inputs)])
     position = list(range(len(graph.inputs)))
     for step in graph.steps:
         own = step.reading(position[i] for i in step.inputs)
         at = own.inputs[0] - len(graph.inputs) if own.op == "window" else -1
         inner = written.steps[at] if at >= 0 else None
+        own = replace(own, places=tuple(sorted(own.places, key=lambda place: place.axes)))
         if inner is not None and inner.op == "window":
             places = tuple(sorted((*inner.places, *own.places), key=lambda place: place.axes))
             named = [axis for place in places for axis in place.named]
