@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from superopt.bench.conv import derived
 from superopt.bench.conv.derived import main
 
 
@@ -27,3 +28,16 @@ def test_unknown_programs_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit, match="2"):
         main(["conv9x9"])
     assert "NAME has no 'conv9x9'" in capsys.readouterr().err
+
+
+def test_forms_are_raced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(derived, "_RACE_S", 0.01)
+    monkeypatch.setattr(derived, "_RACED", 1)
+    place = tmp_path / "times.json"
+    assert main(["--race", "images", "--json", str(place)]) == 0
+    times = json.loads(place.read_text())["median_us"]
+    assert {"eager", "direct 1", "moved 1", "corrected 1"} <= times.keys()
+    assert all(us > 0 for us in times.values())
+    assert "us  corrected 1" in capsys.readouterr().out

@@ -64,6 +64,14 @@ def test_a_convolution_is_a_product_of_matrices_and_a_sum_of_shifts() -> None:
     check_kernels(forms[OFFSET], tensors, expected)
 
 
+def test_the_order_of_places_makes_no_other_graph() -> None:
+    turned = CONV3X3.replace("h1 = h + r - 1, w1 = w + s - 1", "w1 = w + s - 1, h1 = h + r - 1")
+    assert turned != CONV3X3
+    first, second = ([steps_of(one.graph) for one in searched(text).found] for text in (CONV3X3, turned))
+    assert first == second
+    assert len(set(first)) == len(first)
+
+
 def test_a_pool_of_a_convolution_with_one_tap_is_one_of_a_pool() -> None:
     region = searched("""graph pool
 axes b=2 c=16 f=32 h1=9 w=8 h=9 r=3
