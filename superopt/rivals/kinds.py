@@ -65,7 +65,7 @@ def _why_outside(node: fx.Node, device: str, made: Collection[fx.Node]) -> str |
         return REASONS.get(_short(node), _UNKNOWN)
     if (name == ATTENTION or is_maximum(node)) and _item_read(node, 1):
         return "its second result is read"
-    if is_maximum(node) and device != "cpu":
+    if (is_maximum(node) or name == "constant_pad_nd") and device != "cpu":
         return "a sliding window over an axis"
     if name == "convolution" and (why := _why_no_windows(node, device)) is not None:
         return why

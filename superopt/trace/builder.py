@@ -279,6 +279,10 @@ class Builder:
         new = (*kept, *(axis for axis, _ in made))
         self.axes.meet((*self.axes.leaves(node.covers), *new))
         before: tuple[Window, ...] = ()
+        if node.op == "window" and (padded := self._padded_by(node, old)) is not None:
+            both = Window(padded.read, window.terms, padded.offset + offset)
+            places = tuple(both if one is padded else one for one in node.places)
+            return self.add_window(replace(node, places=places, covers=new))
         if node.op == "window":
             again = {axis for one in node.places for axis, _ in one.terms}
             if set(old).isdisjoint(self.axes.leaves(tuple(again))):
@@ -287,6 +291,15 @@ class Builder:
         return self.add_window(
             Node("window", (value,), places=places, covers=new, level=node.level, mask=node.mask)
         )
+
+    def _padded_by(self, node: Node, old: Dim) -> Window | None:
+        """Return the place of a window that made such an axis by adding zeros around what it reads."""
+        for place in node.places:
+            if len(old) == 1 and place.terms == ((old[0], 1),):
+                end = place.offset + self.axes.extent(old)
+                if place.offset <= 0 and end >= self.axes.extent(place.read):
+                    return place
+        return None
 
     def add_window(self, node: Node) -> int:
         """Return the number of a window, no two axes of which ever become one."""

@@ -61,12 +61,31 @@ _EQUAL: dict[str, tuple[Program, Program, tuple[Tensor, ...]]] = {
     ),
 }  # fmt: skip
 
+_EQUAL |= {
+    "zeros added before": (
+        lambda x, w: _depthwise(F.pad(x, (1, 1, 1, 1)), w, padding=0), _depthwise, (_X, _W),
+    ),
+    "a transposed convolution of its own stride": (
+        lambda x, w: F.conv_transpose1d(x, w, stride=2),
+        lambda x, w: torch.einsum("bch,cfr->bfhr", x, w).reshape(2, 5, 18),
+        (_LINE, torch.zeros(3, 5, 2)),
+    ),
+}  # fmt: skip
+
 _DIFFERENT: dict[str, tuple[Program, Program, tuple[Tensor, ...]]] = {
     "groups ignored": (
         lambda x, w: _depthwise(x, w), lambda x, w: F.conv2d(x, w.expand(4, 4, 3, 3), padding=1), (_X, _W),
     ),
     "another dilation": (
         lambda x, w: _depthwise(x, w, padding=2, dilation=2), lambda x, w: _depthwise(x, w), (_X, _W),
+    ),
+    "padding on the wrong side": (
+        lambda x: F.avg_pool1d(F.pad(x, (2, 0)), 3), lambda x: F.avg_pool1d(F.pad(x, (0, 2)), 3), (_LINE,),
+    ),
+    "phases exchanged": (
+        lambda x, w: F.conv_transpose1d(x, w, stride=2),
+        lambda x, w: F.conv_transpose1d(x, torch.cat([w[..., 1:], w[..., :1]], -1), stride=2),
+        (_LINE, torch.zeros(3, 5, 2)),
     ),
     "padding that counts": (
         lambda x: F.avg_pool2d(x, 3, 1, 1),

@@ -124,6 +124,26 @@ def test_slices_of_windows_are_windows(function: Callable[..., Tensor]) -> None:
     torch.testing.assert_close(traced.run(x, w), function(x, w))
 
 
+@pytest.mark.parametrize(
+    ("function", "windows"),
+    [
+        (lambda x, w: F.conv1d(F.pad(x, (3, 0)), w, groups=5), 1),
+        (lambda x, w: F.silu(F.conv1d(F.pad(x, (1, 2)), w, padding=2, stride=3, groups=5)), 1),
+        (lambda x, w: F.conv1d(F.pad(x, (-2, 3)), w, groups=5), 2),
+        (lambda x, w: F.pad(x, (1, 2, 0, 3), value=2.5) * 2, 1),
+        (lambda x, w: F.max_pool1d(F.pad(x - 1, (1, 1)), 4, 2, 1), 1),
+        (lambda x, w: F.pad(x, (2, 2))[..., 1:-3] + F.pad(x, (0, 3))[..., 3:], 2),
+    ],
+)
+def test_padding_is_part_of_the_window(function: Callable[..., Tensor], windows: int) -> None:
+    x, w = torch.randn(2, 5, 31, dtype=torch.float64), torch.randn(5, 1, 4, dtype=torch.float64)
+    traced = trace(function, x, w)
+    assert not traced.program.opaque
+    torch.testing.assert_close(traced.run(x, w), function(x, w))
+    [region] = traced.program.regions
+    assert sum(step.op == "window" for step in region.graph.steps) == windows
+
+
 def test_no_axis_of_a_window_is_another_one() -> None:
     """A square image beside its windows, turned: rows of one and columns of the other may not be one axis."""
     x, w = torch.randn(1, 3, 9, 9, dtype=torch.float64), torch.randn(3, 1, 3, 3, dtype=torch.float64)

@@ -214,6 +214,24 @@ def _phases(b: Builder, kernel: Sym, at: int, taps: int, step: int, start: int) 
     return replace(kernel, value=value, dims=(*kernel.dims[:at], tap, phase, *kernel.dims[at + 1 :]))
 
 
+@lower("constant_pad_nd")
+def _padded(b: Builder, x: Sym, pad: Sequence[int], value: float = 0) -> Sym:
+    x = b.settle(x)
+    rank, masks = len(x.dims), list[Sym]()
+    for number, (before, after) in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+        at = rank - 1 - number
+        size = b.shape(x)[at]
+        if size + before + after < 1:
+            raise UnsupportedError("windows of an empty dimension")
+        x, inside = _slid(b, x, at, range(-before, size + after), 1)
+        x = replace(x, dims=(*x.dims[: at + 1], *x.dims[at + 2 :]))
+        if inside is not None:
+            masks.append(replace(inside, dims=(inside.dims[0], *[()] * number)))
+    for inside in masks if value != 0 else ():
+        x = choose(b, inside, x, b.scalar(value, x.dtype))
+    return x
+
+
 def averaged_windows(
     b: Builder,
     x: Sym,
