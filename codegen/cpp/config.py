@@ -1,6 +1,6 @@
 """CppConfig: what the tuner may choose about a C++ kernel: how long tiles are, how programs spread."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -29,6 +29,8 @@ _MET = 2048  # columns of them
 _MET_ROWS = 128  # rows that read operands in place
 _APART = 4096  # columns in bf16 whose rows, if they have a multiple of it, compete for lines of the cache
 _APART_ROWS = 512  # rows that meet such columns, which are copied for them
+_LINE = 256  # positions of an axis of an image that is one tile
+_SUMS = 4 * 32768  # sums of a convolution in a tile, which meet again after a part of their terms
 _STOPPING = 256  # the most positions of a tile along a loop that a mask ends early
 
 
@@ -84,6 +86,8 @@ def default_config(
             several += [axis]
         else:
             tiles[axis] = 1
+    slid = _slid_outputs(program)
+    tiles |= {axis: sizes[axis] for axis in slid if 1 <= sizes[axis] <= _LINE}
     few = prod(tiles[axis] for axis in several if tiles[axis] <= FEW)
     runs = any(isinstance(one, Move) for one, _ in program.flat())
     for axis in several:
@@ -91,6 +95,8 @@ def default_config(
             alone = _RUNNING if runs else _REUSE
             most = alone if few == 1 else max(alone // 4, min(alone, _ROWS // few))
             tiles[axis] = _equal_tiles(tiles[axis], most)
+    if slid:
+        tiles |= _shared_out(tiles, slid, sizes, cores)
     little = _little(program, sizes)
     while not little and several and _programs(tiles, sizes) < cores:
         left = [axis for axis in several if tiles[axis] > 1]
@@ -129,6 +135,30 @@ def default_config(
         if axes and memory.floats(replace(config, whole=axes)) <= _KEPT:
             return replace(config, whole=axes)
     return config
+
+
+def _slid_outputs(program: KernelProgram) -> list[str]:
+    """Return the axes of the grid along which a contraction slides over many channels, outermost first."""
+    axes = value_axes(program.graph)
+    terms = {axis for step in program.steps() for place in step.places for axis, _ in place.terms}
+    found: set[str] = set()
+    for step in program.steps():
+        if step.op == "contract" and terms & set(step.axes):
+            a, b = (axes[i].difference(step.axes) for i in step.inputs)
+            found |= terms.difference(step.axes) if a - b and b - a else set()
+    return [axis for axis in program.grid if axis in found]
+
+
+def _shared_out(
+    tiles: Mapping[str, int], slid: Sequence[str], sizes: Mapping[str, int], cores: int
+) -> dict[str, int]:
+    """Return tiles of the outermost axis of an image, so that sums fit and each core gets equally many."""
+    first = slid[0]
+    rest = prod(tile for axis, tile in tiles.items() if axis != first)
+    count = max(1, -(-rest * sizes[first] // _SUMS))
+    if prod(-(-sizes[axis] // tile) for axis, tile in tiles.items() if axis != first) % cores:
+        count = -(-count // cores) * cores
+    return {first: max(1, -(-sizes[first] // min(count, max(1, sizes[first]))))}
 
 
 def _meets_halves(program: KernelProgram) -> bool:

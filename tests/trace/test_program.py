@@ -29,7 +29,10 @@ OPAQUE: dict[str, tuple[Callable[..., Any], str]] = {
     "floor-div": (lambda x: torch.div(x, 0.3, rounding_mode="floor"), "rounds"),
     "to-int": (lambda x: (x * 3).to(torch.int64), "rounds"),
     "cumprod": (lambda x: x.cumprod(0), "running product"),
-    "conv": (lambda x: F.conv_transpose1d(x[None], x[:, None, :2], groups=4), "transposed"),
+    "conv": (
+        lambda x: F.conv_transpose1d(x[None], x[:, None, :2], None, 2, 0, 0, 4, 2),
+        "stride and dilation",
+    ),
     "prod": (lambda x: x.prod(-1), "no such operator"),
     "slice-ragged": (lambda x: torch.cat([x] * 20, 1)[:, 3:76] * 2, "no factor"),
     "cat-ragged": (lambda x: torch.cat([x[:, :1], x.repeat(1, 20)], 1) * 2, "no common block"),
