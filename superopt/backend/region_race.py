@@ -59,6 +59,7 @@ _NEAR_S = 1.0  # a result that comes this near to the deadline is what there was
 _TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, calling an operator costs what could be gained
 _NO_ROOM = 1.1  # within this many times the floor, Inductor's code leaves nothing to gain
 _LOOKING_S = 2.0  # seconds of search for cheaper graphs, before a region is said to be at the floor
+_CALL_US = 10.0  # what Inductor's code of a region takes by itself to be called, and not inside a graph
 _FAILED = ("out of memory", "failed")
 _APART = 1.4  # Inductor's code of what eager PyTorch has one kernel for takes about this many times as long
 _NEAR = 1.5  # kernels race eager PyTorch too where its time was within this many times theirs
@@ -301,7 +302,7 @@ class RegionRace:
             return known
         if self.options.verify and not self.inputs.compared(ours, rival.copies[0]).ok:
             return known
-        found = self._judged(known, self._race(ours, INDUCTOR), plan)
+        found = self._judged(known, self._race(ours, INDUCTOR), plan, self._call_us)
         if found.taken and (why := slower_elsewhere(self.inputs, ours, self.options.inductor, self.deadline)):
             return replace(found, taken=False, plan=None, why=why)
         self.operators_raced = not found.open  # a quieter moment may tell
@@ -400,8 +401,13 @@ class RegionRace:
         raced = self._race(ours, INDUCTOR)
         self.before_us = raced.measurements["inductor"].median_us
         return self._no_gain(self.before_us) or self._judged(
-            replace(known, before_is_least=False), raced, plan
+            replace(known, before_is_least=False), raced, plan, self._call_us
         )
+
+    @property
+    def _call_us(self) -> float:
+        """What a race counts of Inductor's code that no graph pays for a part of it; a GPU runs ahead."""
+        return _CALL_US if self.target.torch_device == "cpu" else 0.0
 
     def _race(self, ours: Function, other: Rival) -> HeadToHead:
         """Race ours against a rival, and for longer where chance may have decided."""
@@ -413,11 +419,12 @@ class RegionRace:
         most = min(_LONGER * _RACE_S, self.deadline - time.monotonic())
         return rival.against(ours, other, seconds=seconds, most_seconds=most, level=WIN)
 
-    def _judged(self, known: Decision, raced: HeadToHead, plan: str) -> Decision:
+    def _judged(self, known: Decision, raced: HeadToHead, plan: str, call_us: float = 0.0) -> Decision:
+        """Return the decision after a race, of whose rival a call takes so long beside its work."""
         times = raced.measurements
         self.before_us = times["inductor"].median_us
         known = replace(known, before_us=times["inductor"].median_us, after_us=times["superopt"].median_us)
-        speed = raced.speed_of("superopt")
+        speed = raced.speed_of("superopt") * (1 - min(call_us / self.before_us, 1.0))
         told = f"{'at least ' if known.before_is_least else ''}{speed:.2f} times Inductor's speed"
         if speed < WIN:
             return replace(known, why=f"{told}, {WIN} is needed")

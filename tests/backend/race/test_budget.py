@@ -384,6 +384,7 @@ def test_inductors_code_is_compiled_only_where_it_decides(
         lambda self, ours, other: raced(speeds[other.name if self.rival.contender(other) else ""]),
     )
     monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(region_race, "_CALL_US", 0.0)
     contest = RegionRace(replace(region, floor_us=0.0), target, ledger())
     assert contest._opened() is None
     contest.deadline = time.monotonic() + seconds
