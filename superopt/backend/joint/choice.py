@@ -24,7 +24,7 @@ The race times the part alone: a whole step took 7% more time where turns had wo
 _SLACK = {"fast": 1.02, "balanced": 1.05}  # the most time of products, over the fastest, for less memory
 
 _TURN_BYTES = 12 << 20  # that turns share, at least
-_PARTS = 8  # of the largest value, of which turns share one, where less memory is asked for
+_PARTS = 3  # of the largest value, of which turns share one, where less memory is asked for
 _MORE = (1, 2, 4)  # times as many
 _WHOLE = 8  # positions of which a turn takes a multiple, as vectors have lanes
 _WORTH_OWN = 1e8  # operations of a product that is worth a kernel of ours

@@ -9,7 +9,7 @@ pass multiplies them by what it really counts.
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -119,9 +119,9 @@ class JointPass(CustomGraphPass):
             return
         target = pick_target("cpu")
         gate = gate_of(graph)
-        found = _found(piece_around(graph, seeds), None, target, limit_bytes)
+        found = _found(graph, seeds, None, target, limit_bytes)
         if found is None and gate is not None:  # it may depend on the loss itself
-            found = _found(piece_around(graph, seeds, gate), gate, target, limit_bytes)
+            found = _found(graph, seeds, gate, target, limit_bytes)
         if found is None:
             return
         if any(node.meta.get("recompute") for node in found.subgraph.piece.nodes):
@@ -178,8 +178,16 @@ def _devices(nodes: Iterable[fx.Node]) -> set[str]:
     return {value.device.type for value in map(value_of, nodes) if isinstance(value, Tensor)}
 
 
-def _found(subgraph: Subgraph, gate: fx.Node | None, target: Target, limit_bytes: int) -> _Found | None:
+def _found(
+    graph: fx.Graph,
+    seeds: Sequence[fx.Node],
+    gate: fx.Node | None,
+    target: Target,
+    limit_bytes: int,
+    outside: Collection[str] = (),
+) -> _Found | None:
     """Return a piece in turns, or None where no axis serves, or it is no multiple of the loss's gradient."""
+    subgraph = piece_around(graph, seeds, gate, outside)
     tangents = [node for node in subgraph.inputs if node is gate or is_tangent(node)]
     results = [value_of(one.node) for one in subgraph.results]
     floats = [value for value in (*map(value_of, subgraph.inputs), *results) if value.dtype.is_floating_point]
@@ -193,6 +201,8 @@ def _found(subgraph: Subgraph, gate: fx.Node | None, target: Target, limit_bytes
     if not all(value.dtype.is_floating_point for value in results):
         return None
     traced = alone(lambda: trace(subgraph.module, *subgraph.example(), name="step", for_proof=True))
+    if traced.program.opaque and not outside:  # what is made of labels, as by padding, can be read instead
+        return _found(graph, seeds, gate, target, limit_bytes, {one.target for one in traced.program.opaque})
     if traced.program.opaque or len(traced.program.regions) != 1:
         return None
     nodes = dict(zip(traced.input_names, subgraph.inputs, strict=True))

@@ -1,6 +1,6 @@
 """Piece: the part of a joint graph around values that are larger than all that enters and leaves it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import prod
 
 from torch import Tensor, fx
@@ -82,10 +82,13 @@ def largest_component(graph: fx.Graph, limit_bytes: int) -> list[fx.Node]:
     return [node for node in large if node in largest]
 
 
-def piece_around(graph: fx.Graph, seeds: Iterable[fx.Node], gate: fx.Node | None = None) -> Subgraph:
+def piece_around(
+    graph: fx.Graph, seeds: Iterable[fx.Node], gate: fx.Node | None = None, outside: Collection[str] = ()
+) -> Subgraph:
     """Return the piece around some nodes, with what is made for it alone and of it alone.
 
-    A gate and what is made for it alone stay outside. Raise InputError where the piece cannot stand alone.
+    A gate and what is made for it alone stay outside, and so do integers and masks that some operators make.
+    Raise InputError where the piece cannot stand alone.
     """
     order = {node: at for at, node in enumerate(graph.nodes)}
     members = set(seeds)
@@ -99,7 +102,7 @@ def piece_around(graph: fx.Graph, seeds: Iterable[fx.Node], gate: fx.Node | None
         # What else reads a cheap node for the piece would have to belong to it, too.
         for node in sorted(before - members, key=order.__getitem__, reverse=True):
             readers = before.intersection(node.users)
-            if _is_cheap(node) and readers <= members | more:
+            if _is_cheap(node) and str(node.target) not in outside and readers <= members | more:
                 more.add(node)
         more = {node for node in more if node.op == "call_function"} - members
         if not more:
