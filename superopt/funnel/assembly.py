@@ -52,19 +52,23 @@ class Alone:
         picked: tuple[int, ...] | None,
     ) -> None:
         self._kernel = kernel
+        self._in_order = kernel.in_order
         self._run = run
         self._count = count
         self._held = held
         # Places among the inputs and the held tensors; None: the inputs as they come.
         self._order = order if order != tuple(range(count)) else None
         self._picked = picked  # outputs of the kernel that make a tuple; None: the first output is the result
+        self._plain = self._order is None and picked is None
 
     def __call__(self, *inputs: Any) -> Any:
         """Compute the function."""
         if len(inputs) != self._count:
             return self._run(*inputs)
         try:
-            outputs = self._kernel.in_order(inputs if self._order is None else self._arranged(inputs))
+            if self._plain:
+                return self._in_order(inputs)[0]
+            outputs = self._in_order(self._arranged(inputs))
         except (AttributeError, TypeError):  # no form is known of what is no tensor
             if all(isinstance(one, Tensor) for one in inputs):
                 raise
