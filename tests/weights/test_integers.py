@@ -73,6 +73,21 @@ class Groups(Channels):
         return x @ w.view(N, K).t()
 
 
+class Torchao(Groups):
+    """As torchao's IntxWeightOnlyConfig writes them: a scale and a zero point of its own for each group."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.randint(-8, 8, (N, K), dtype=torch.int8)
+        self.register_buffer("z", torch.randint(-8, 8, (N, K // GROUP), dtype=torch.int8))
+        self.bias = nn.Parameter(torch.randn(N), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale, zero = (one.view(N, -1, 1) for one in (self.s, self.z))
+        w = (self.w.view(N, -1, GROUP).to(x.dtype) - zero.to(x.dtype)) * scale
+        return functional.linear(x, w.view(N, K), self.bias)
+
+
 class Packed(Channels):
     """PyTorch's own operator for them."""
 
@@ -93,6 +108,15 @@ def test_the_scales_of_rows_pass_the_contraction(module, weights) -> None:
     best = region.found[0].graph
     assert once_values(best, weights) == ()
     assert [step.op for step in best.steps] == ["contract", "mul"]
+
+
+def test_no_matrix_of_floats_is_kept_or_stored_where_groups_have_zero_points() -> None:
+    """What the integers less the zero points are goes from one step to the next within a kernel."""
+    traced, _ = program(Torchao(), 1)
+    [region] = search(traced.program, options=SearchOptions(weights="frozen", max_graphs=4)).regions
+    assert all(once_values(one.graph, "frozen") == () for one in region.found)
+    ways = schedules(region.goal, region.found, pick_target("cpu"), graphs=4, weights="frozen").candidates
+    assert len(ways[0].mugraph.kernels) == 1
 
 
 def test_no_matrix_of_floats_is_kept_or_made_where_groups_have_scales() -> None:
@@ -121,7 +145,7 @@ def kernels(traced: Traced) -> Callable[..., Tensor]:
 @pytest.mark.parametrize(
     "rows", [1, pytest.param(5, marks=pytest.mark.slow), pytest.param(40, marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("module", [Channels, ZeroPoints, Groups])
+@pytest.mark.parametrize("module", [Channels, ZeroPoints, Groups, Torchao])
 def test_kernels_are_as_accurate_as_torch(module, rows: int) -> None:
     torch.manual_seed(rows)
     made = module()
