@@ -120,7 +120,8 @@ class Partitioner(CustomPartitionerFn):
         joint = _Joint.of(gm, told, target)
         if without is None and joint.theirs.bytes < _LEAST_BYTES:
             return
-        key = _key(gm.graph, memory, told, target)
+        timed = (self.ledger.options.budget_s or 0.0) >= _LEAST_S
+        key = _key(gm.graph, memory, told, target, timed=timed)
         outcome = self._recalled(key, joint)
         if outcome is None:
             with self.ledger.spending():
@@ -242,11 +243,17 @@ def _merge_equal(module: fx.GraphModule) -> None:
         module.graph = fx_graph_cse(module.graph)
 
 
-def _key(graph: fx.Graph, memory: Memory, told: Mapping[str, Any], target: Target) -> Key:
-    """Return the key of what is decided for a graph."""
+def _key(graph: fx.Graph, memory: Memory, told: Mapping[str, Any], target: Target, *, timed: bool) -> Key:
+    """Return the key of what is decided for a graph, by the clock or without."""
     lines = [f"{node.format_node()} {node.meta.get('recompute')} {_form(node)}" for node in graph.nodes]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    options = {"backend": "kept", "graph": digest, "memory": memory, "results": told["num_fwd_outputs"]}
+    options = {
+        "backend": "kept",
+        "graph": digest,
+        "memory": memory,
+        "timed": timed,
+        "results": told["num_fwd_outputs"],
+    }
     return key_of("plan", program="none", options=options, **{**versions(), **target.key_parts()})
 
 
