@@ -1,4 +1,4 @@
-"""Modes of the caller: inference mode is traced as no_grad is; gradients are on for functions that take them."""
+"""Modes of the caller: inference mode is traced as no_grad; functions that take gradients have them on."""
 
 import pytest
 import torch
