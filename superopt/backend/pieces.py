@@ -16,6 +16,7 @@ from superopt.rivals.aten import (
     is_attention,
     is_dense,
     is_matmul,
+    is_maximum,
     is_window,
     operator_name,
     value_of,
@@ -31,9 +32,6 @@ SOON = 5
 _MERGED = 6  # matmuls and reductions up to which neighbours become one piece
 _MOST_HEAVY = 8  # a piece of more matmuls and reductions is cut where the fewest tensors are live
 _MOST_NODES = 120
-_MOST_DENSE = (
-    1  # dense convolutions: a kernel reads windows of what another kernel has stored, so none is saved
-)
 _AVERAGES = frozenset({"mean", "var", "var_mean", "std", "std_mean"})
 _NORMS = frozenset({"native_layer_norm", "_fused_rms_norm"})
 _SOFTMAX = ("amax", "_softmax", "_safe_softmax", "max")  # operators of a softmax
@@ -243,11 +241,17 @@ def _heavy(nodes: Sequence[fx.Node]) -> int:
 def _fit(before: Sequence[fx.Node], after: Sequence[fx.Node], most: int) -> bool:
     """Whether neighbours are small enough for one piece."""
     small = _heavy(before) + _heavy(after) <= most and len(before) + len(after) <= _MOST_NODES
-    return small and _dense(before) + _dense(after) <= _MOST_DENSE
+    late = len(_late_windows([*before, *after])) > len(_late_windows(before)) + len(_late_windows(after))
+    return small and not late
 
 
-def _dense(nodes: Iterable[fx.Node]) -> int:
-    return sum(map(is_dense, nodes))
+def _late_windows(nodes: Sequence[fx.Node]) -> list[int]:
+    """Return the places of dense convolutions after other heavy operators, and of pools after these."""
+    return [
+        at
+        for at, node in enumerate(nodes)
+        if (is_dense(node) and _heavy(nodes[:at])) or (is_maximum(node) and any(map(is_dense, nodes[:at])))
+    ]
 
 
 def _is_cast(node: fx.Node) -> bool:
@@ -298,12 +302,15 @@ def _bounded(
     nodes: list[fx.Node], kinds: Mapping[fx.Node, Kind], streams: Iterable[set[fx.Node]]
 ) -> list[list[fx.Node]]:
     """Return a piece in parts that are not too large, each cut where the fewest tensors are live."""
-    if _heavy(nodes) <= _MOST_HEAVY and len(nodes) <= _MOST_NODES and _dense(nodes) <= _MOST_DENSE:
+    late = _late_windows(nodes)
+    if _heavy(nodes) <= _MOST_HEAVY and len(nodes) <= _MOST_NODES and not late:
         return [nodes]
     live = _live(nodes, kinds, streams)
     places = [at for at in range(1, len(nodes)) if live[at] < _NEVER]
-    if _dense(nodes) > _MOST_DENSE:  # what follows a convolution stays with it
-        places = [at for at in places if is_dense(nodes[at]) and _dense(nodes[:at])]
+    if late:
+        # A dense convolution begins a piece: a kernel reads windows only of what another kernel has stored,
+        # so nothing is saved, and what is proven for any window takes little time.
+        places = [at for at in places if at in late]
     if not places:
         return [nodes]
     at = min(places, key=lambda place: (live[place], abs(place - len(nodes) / 2)))

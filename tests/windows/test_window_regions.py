@@ -85,3 +85,17 @@ def test_many_random_programs_agree_with_float64(taken: list[Any], start: int) -
     for seed in range(start, start + 20):
         _check(taken, seed)
     assert taken
+
+
+@pytest.mark.parametrize(("channels", "regions"), [(8, 2), (1, 1)])
+def test_a_dense_convolution_begins_a_region(taken: list[Any], channels: int, regions: int) -> None:
+    x, w = torch.randn(1, 8, 9, 9), torch.randn(8, channels, 3, 3)
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        made = torch.tanh(F.conv2d(x, w, padding=1, groups=8 // channels))
+        return F.relu(F.conv2d(made, w, padding=1, groups=8 // channels) + x)
+
+    host = Host()
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(function, backend=host)(x, w), function(x, w))
+    assert len(taken) == host.calls == regions
