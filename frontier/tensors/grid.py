@@ -7,6 +7,7 @@ axes it lacks, so that any operator on any batch of tensors is a handful of nump
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = ["Grid", "fits"]
 _MOST_POINTS = 1 << 13
 _TRIALS = 2
 _INTEGER_TRIALS = 16  # integers are drawn from few values, and each value must be met
+_COMPARING_TRIALS, _COMPARED_POINTS = 8, 1 << 15  # at most so many, on so many points in all
 _DRAWS = 24  # the trials are those draws in which every root is taken of a square
 _LONGEST = (64, 16, 6)  # axes joined by equal indices stay whole up to the first of these lengths that fits
 
@@ -43,6 +45,8 @@ class Grid:
         # Exponentials nested deeper than the tower is high are random oracles: that is sound, but finds less.
         integers = any(port.dtype in INTEGERS for port in goal.graph.inputs)
         trials = _INTEGER_TRIALS if integers else _TRIALS
+        if goal.windows and _compares(goal):  # its axes may be narrow, so that few positions show an outcome
+            trials = max(trials, min(_COMPARING_TRIALS, _COMPARED_POINTS // self.points))
         levels = min(2 + _exp_depth(goal.nodes), len(HIGHEST))
         roots = any(node.op == "sqrt" for node in goal.nodes)
         wide = self.tiny.field(
@@ -243,8 +247,8 @@ def _on_groups(goal: Goal) -> Graph:
 def _tiny(goal: Goal) -> Tiny:
     """Return the positions of each axis group: few, but where there is room all that are read apart."""
     graph = _on_groups(goal)
-    for most in _LONGEST:
-        narrow = bool(goal.windows)
+    narrowed = (False, True) if goal.windows else (False,)
+    for narrow, most in product(narrowed, _LONGEST):
         tiny = tiny_sizes(graph, symbolic=True, smallest=True, guess=True, most=most, narrow=narrow)
         if goal.derivations:
             tiny = _with_new_axes(goal, tiny)
@@ -261,6 +265,13 @@ def _with_new_axes(goal: Goal, tiny: Tiny) -> Tiny:
     }
     extents = {axis: extent for axis, extent in tiny.extents.items() if axis not in new}
     return replace(tiny, sizes={**tiny.sizes, **new}, extents=extents)
+
+
+def _compares(goal: Goal) -> bool:
+    """Whether what a goal computes depends on which of two numbers is larger."""
+    return not {"less", "equal", "where"}.isdisjoint(goal.functions) or any(
+        node.op in ("max", "maximum") for node in goal.nodes
+    )
 
 
 def fits(goal: Goal) -> bool:

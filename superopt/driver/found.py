@@ -142,11 +142,13 @@ def selected(found: Sequence[Found], count: int) -> tuple[Found, ...]:
     return tuple(one for one in found if id(one) in chosen or one.is_original)
 
 
-def verified(goal: Graph, found: Sequence[Found], seed: int | None) -> tuple[Found, ...]:
+def verified(
+    goal: Graph, found: Sequence[Found], seed: int | None, seconds: float | None = None
+) -> tuple[Found, ...]:
     """Return the graphs that are proven equal, with their verdicts; another was merged by an unlucky draw."""
     from superopt.verify.graphs.many import equal_to_all
 
-    verdicts = equal_to_all(goal, [one.graph for one in found], seed=seed)
+    verdicts = equal_to_all(goal, [one.graph for one in found], seed=seed, seconds=seconds)
     return tuple(
         replace(one, verdict=verdict) for one, verdict in zip(found, verdicts, strict=True) if verdict.equal
     )

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
+from time import perf_counter
 
 from superopt.ir import Axis, Graph, Output, Step, live_graph, refine_axis
 from superopt.verify.graphs.equality import equal_graphs
@@ -10,11 +12,13 @@ from superopt.verify.verdict import Verdict
 __all__ = ["equal_to_all"]
 
 
-def equal_to_all(goal: Graph, graphs: Sequence[Graph], *, seed: int | None = None) -> list[Verdict]:
+def equal_to_all(
+    goal: Graph, graphs: Sequence[Graph], *, seed: int | None = None, seconds: float | None = None
+) -> list[Verdict]:
     """Return for each graph whether it computes the same as the goal.
 
     The graphs have the goal's ports, though they may write an axis as a product of others. Without a
-    `seed` the random tests are fresh.
+    `seed` the random tests are fresh. `seconds` is the time after which no graph is compared alone any more.
     """
     if not graphs:
         return []
@@ -27,7 +31,9 @@ def equal_to_all(goal: Graph, graphs: Sequence[Graph], *, seed: int | None = Non
         if together.equal:
             return [together] * len(graphs)
     # A single unequal graph makes the verdict on all of them unequal: each is compared alone.
-    return [equal_graphs(goal, graph, seed=seed) for graph in graphs]
+    end = inf if seconds is None else perf_counter() + seconds
+    late = Verdict("unknown", notes=("the time for proofs was over",), seed=seed)
+    return [equal_graphs(goal, graph, seed=seed) if perf_counter() < end else late for graph in graphs]
 
 
 def _split_axes(goal: Graph, graph: Graph) -> dict[str, tuple[Axis, ...]]:
