@@ -32,7 +32,7 @@ def equal_to_all(
             return [together] * len(graphs)
     # A single unequal graph makes the verdict on all of them unequal: each is compared alone.
     end = inf if seconds is None else perf_counter() + seconds
-    late = Verdict("unknown", notes=("the time for proofs was over",), seed=seed)
+    late = Verdict("unknown", notes=("the time for proofs was over",))
     return [equal_graphs(goal, graph, seed=seed) if perf_counter() < end else late for graph in graphs]
 
 
