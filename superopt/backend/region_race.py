@@ -81,6 +81,7 @@ class RegionRace:
         self.module = region.subgraph.module
         self.blank = blank_of(region)
         self.inputs = RegionInputs(region, target, self.blank.flops)
+        self.call_us = _CALL_US if target.torch_device == "cpu" else 0.0  # a GPU runs behind its calls
         self.seconds = 0.0
         self.deadline = 0.0
         self.rival: Opponents | None = None
@@ -302,7 +303,7 @@ class RegionRace:
             return known
         if self.options.verify and not self.inputs.compared(ours, rival.copies[0]).ok:
             return known
-        found = self._judged(known, self._race(ours, INDUCTOR), plan, self._call_us)
+        found = self._judged(known, self._race(ours, INDUCTOR), plan, self.call_us)
         if found.taken and (why := slower_elsewhere(self.inputs, ours, self.options.inductor, self.deadline)):
             return replace(found, taken=False, plan=None, why=why)
         self.operators_raced = not found.open  # a quieter moment may tell
@@ -400,14 +401,8 @@ class RegionRace:
             return replace(known, why="no time for Inductor's code of it", open=True)
         raced = self._race(ours, INDUCTOR)
         self.before_us = raced.measurements["inductor"].median_us
-        return self._no_gain(self.before_us) or self._judged(
-            replace(known, before_is_least=False), raced, plan, self._call_us
-        )
-
-    @property
-    def _call_us(self) -> float:
-        """What a race counts of Inductor's code that no graph pays for a part of it; a GPU runs ahead."""
-        return _CALL_US if self.target.torch_device == "cpu" else 0.0
+        known = replace(known, before_is_least=False)
+        return self._no_gain(self.before_us) or self._judged(known, raced, plan, self.call_us)
 
     def _race(self, ours: Function, other: Rival) -> HeadToHead:
         """Race ours against a rival, and for longer where chance may have decided."""
