@@ -84,6 +84,7 @@ def measure(name: str, options: Namespace) -> Record:
     from superopt.backend.entry import ledger_of
     from superopt.bench.conv.blocks import BLOCKS
 
+    torch._dynamo.reset()  # else sizes that differ from those of the block before would become symbols
     before = torch.get_num_threads()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
