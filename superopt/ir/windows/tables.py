@@ -33,14 +33,15 @@ def composed(outer: Place, inner: Place, sizes: Mapping[str, int]) -> Place | No
     """Return a window of a window as one window, or None where it is not one.
 
     The outer window must read axes that the inner one makes. Both must read the same at every position,
-    those outside included: the answer rests on no rule, but on a comparison of the whole tables.
+    those outside included: the answer rests on no rule, but on a comparison of the whole tables. The window
+    found may make an axis of the name of one that it reads, which no step can.
     """
     factors = dict(inner.terms)
     if any(axis not in factors for axis in outer.axes):
         return None
     names = dict.fromkeys(axis for axis in factors if axis not in outer.axes)
     axes = tuple(names | dict.fromkeys(axis for axis, _ in outer.terms))
-    if set(axes) & {*inner.axes, *outer.axes}:
+    if set(axes) & set(outer.axes):
         return None
     first = reads_of(outer, axes, sizes)
     if first is None:

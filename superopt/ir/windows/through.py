@@ -103,7 +103,7 @@ class _Through(StepWriter):
         both = composed(place, inner, self.sizes)
         if both is not None and self._is_outside(both):
             return self.add(Step("const", value=Fraction(0)))
-        if both is not None:
+        if both is not None and (self._is_whole(both) or len({*both.named}) == len(both.named)):
             return self.window(step.inputs[0], both)
         if self._are_apart(place, inner) and place.axes < inner.axes:
             return self.add(Step("window", (self.window(step.inputs[0], place),), places=(inner,)))
