@@ -17,6 +17,14 @@ _IMPORT_S = 0.005  # a thread that holds locks of the import system is left alon
 _LOOK_S = 0.2  # a thread that waits for another one looks so often whether it is interrupted
 
 
+class Interrupted(KeyboardInterrupt):
+    """What ends work in another thread.
+
+    Python ends a whole process as Ctrl-C does, with another exit code, if a plain KeyboardInterrupt has left
+    code that was given to `exec` as text, in any thread and even if it was caught afterwards.
+    """
+
+
 class Background(Generic[T]):
     """Work that has begun in a thread of its own, which knows nothing of what the others have under way."""
 
@@ -63,7 +71,7 @@ class Background(Generic[T]):
                 self._done.wait(_IMPORT_S)
                 continue
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
+                ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(Interrupted)
             )
             self._done.wait(_INTERRUPT_S)
 

@@ -74,3 +74,16 @@ def test_an_interrupted_import_leaves_no_lock_behind() -> None:
         [sys.executable, "-c", INTERRUPTED_IMPORTS], capture_output=True, text=True, timeout=120
     )
     assert (ran.returncode, ran.stdout) == (0, "")
+
+
+def test_an_interrupted_text_of_code_does_not_change_how_the_process_ends() -> None:
+    code = (
+        "import time\n"
+        "from superopt.tune.background import Background\n"
+        "work = Background(lambda: exec('while True: pass'))\n"
+        "time.sleep(0.05)\n"
+        "work.end()\n"
+        "assert not work.busy\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
