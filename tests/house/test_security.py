@@ -1,6 +1,7 @@
 """What SECURITY.md says: where code is run, that files are data, and whom the folders belong to."""
 
 import ast
+import functools
 import os
 import stat
 from collections.abc import Callable
@@ -25,43 +26,49 @@ PICKLES = {
 }
 
 
-def sources() -> list[tuple[str, ast.Module]]:
+@functools.cache
+def calls() -> tuple[tuple[str, str, ast.Call], ...]:
+    """Return all calls of all files: the file, `name` or `module.name` of what is called, and the call."""
     found = []
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
             name = path.relative_to(ROOT).as_posix()
             if not any(parent.is_symlink() for parent in path.parents):
-                found.append((name, ast.parse(path.read_text(encoding="utf-8"))))
-    return found
+                tree = ast.parse(path.read_text(encoding="utf-8"))
+                found += [(name, _called(one), one) for one in ast.walk(tree) if isinstance(one, ast.Call)]
+    return tuple(found)
 
 
-def calls(tree: ast.Module, names: set[str]) -> set[str]:
-    """Return which of some names are called, as `name(...)` or, with a dot, as `module.name(...)`."""
-    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    return called & names
+def _called(call: ast.Call) -> str:
+    match call.func:
+        case ast.Name(name):
+            return name
+        case ast.Attribute(ast.Name(module), name):
+            return f"{module}.{name}"
+    return ""  # of none of the names below
+
+
+def callers(*names: str) -> set[str]:
+    """Return the files that call something by one of some names."""
+    return {file for file, called, _ in calls() if called in names}
 
 
 def test_code_is_run_in_three_places_only() -> None:
-    found = {name for name, tree in sources() if calls(tree, {"exec", "eval", "__import__", "os.system"})}
-    assert found == RUNS_CODE
+    assert callers("exec", "eval", "__import__", "os.system") == RUNS_CODE
 
 
 def test_nothing_is_unpickled_from_a_file() -> None:
-    names = {"pickle.load", "pickle.loads", "marshal.loads", "torch.load", "yaml.load"}
-    assert {name for name, tree in sources() if calls(tree, names)} == PICKLES
-    for name, tree in sources():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load"):
-                refused = [one for one in node.keywords if one.arg == "allow_pickle"]
-                assert refused, name
-                assert ast.unparse(refused[0].value) == "False", name
+    assert callers("pickle.load", "pickle.loads", "marshal.loads", "torch.load", "yaml.load") == PICKLES
+    for file, called, call in calls():
+        if called in ("np.load", "numpy.load"):
+            refused = [one for one in call.keywords if one.arg == "allow_pickle"]
+            assert refused, file
+            assert ast.unparse(refused[0].value) == "False", file
 
 
 def test_no_command_goes_through_a_shell() -> None:
-    for name, tree in sources():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                assert not any(one.arg == "shell" for one in node.keywords), name
+    for file, _, call in calls():
+        assert not any(one.arg == "shell" for one in call.keywords), file
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of folders")
