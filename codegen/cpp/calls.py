@@ -17,7 +17,7 @@ from superopt.codegen.cpp.compile import compile_source
 from superopt.codegen.cpp.source import CppSource
 from superopt.codegen.errors import CompileError
 
-__all__ = ["Call", "bound", "load_kernel"]
+__all__ = ["Call", "bound", "functions", "load_kernel"]
 
 log = logging.getLogger("superopt")
 
@@ -25,19 +25,37 @@ Call = Callable[..., object]
 """A kernel with all of its fields but the addresses, which are given as integers."""
 
 _WORD = 8  # bytes of a field
-_CODE = """
+_LIMIT_S = 20.0  # seconds that the compiler has
+_ONE = 0x8  # METH_O: what Python gives is one object
+_MANY = 0x80  # METH_FASTCALL: it is an array of objects
+
+_loaded: list[ctypes.PyDLL] = []  # functions of Python point into these libraries
+
+_PYTHON = """
 typedef struct _object PyObject;
 typedef __SIZE_TYPE__ word;
 
 extern "C" {
 void* PyLong_AsVoidPtr(PyObject*);
+long long PyLong_AsLongLong(PyObject*);
 char* PyBytes_AsString(PyObject*);
+PyObject* PySequence_GetItem(PyObject*, __PTRDIFF_TYPE__);
+__PTRDIFF_TYPE__ PyList_Size(PyObject*);
+PyObject* PyObject_GetAttr(PyObject*, PyObject*);
 PyObject* PyErr_Occurred();
+void PyErr_Clear();
 void* PyEval_SaveThread();
 void PyEval_RestoreThread(void*);
 void Py_IncRef(PyObject*);
+void Py_DecRef(PyObject*);
 extern PyObject _Py_NoneStruct;
-
+}
+"""
+_METHOD = """
+struct Method {{ const char* name; decltype(&::{name}) function; int flags; const char* about; }};
+extern "C" {{ extern Method method; Method method{{"{name}", {name}, {flags}, nullptr}}; }}
+"""
+_CALL = """
 // The bytes that are bound: the kernel, how many fields follow the addresses, and these fields.
 struct Bound {
     void (*kernel)(const void*);
@@ -56,16 +74,6 @@ static PyObject* call(PyObject* self, PyObject* const* given, word count) {
     PyEval_RestoreThread(thread);
     Py_IncRef(&_Py_NoneStruct);
     return &_Py_NoneStruct;
-}
-
-struct Method {
-    const char* name;
-    PyObject* (*call)(PyObject*, PyObject* const*, word);
-    int flags;
-    const char* about;
-};
-extern Method method;
-Method method{"call", call, 0x80, nullptr};  // METH_FASTCALL: arguments come as an array
 }
 """
 
@@ -102,23 +110,34 @@ def bound(kernel: "ctypes._FuncPointer", addresses: int, fields: bytes) -> Call:
 @cache
 def _direct() -> "Callable[[ctypes._FuncPointer, bytes], Call] | None":
     """Return what makes functions of kernels that Python calls directly, where that can be had."""
-    if sys.implementation.name != "cpython":
-        return None
     try:
-        library = ctypes.PyDLL(str(compile_source(CppSource("calls", _CODE, ()))))
-        method = ctypes.addressof(ctypes.c_char.in_dll(library, "method"))
-        made = ctypes.pythonapi.PyCFunction_NewEx
-    except (AttributeError, CompileError, OSError, ValueError) as error:
+        made = functions("call", _CALL, many=True)
+    except CompileError as error:
         log.info("kernels are called by ctypes: %s", error)
         return None
-    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
-        ctypes.cast(made, ctypes.c_void_p).value or 0
-    )
     head = Struct("QQ").pack
 
     def direct(kernel: "ctypes._FuncPointer", fields: bytes) -> Call:
         address = ctypes.cast(kernel, ctypes.c_void_p).value or 0
-        found: Call = new(method, head(address, len(fields) // _WORD) + fields, None)
-        return found
+        return made(head(address, len(fields) // _WORD) + fields)
 
     return direct
+
+
+def functions(name: str, code: str, *, many: bool) -> Callable[[bytes], Call]:
+    """Return what makes a function of Python of some bytes, or raise CompileError.
+
+    The code defines `name`, which gets the bytes as its `self`, and one object or an array of `many`.
+    """
+    if sys.implementation.name != "cpython":
+        raise CompileError(f"{name}: {sys.implementation.name} may have another ABI")
+    whole = _PYTHON + code + _METHOD.format(name=name, flags=_MANY if many else _ONE)
+    try:
+        library = ctypes.PyDLL(str(compile_source(CppSource(name, whole, ()), timeout_s=_LIMIT_S)))
+        method = ctypes.addressof(ctypes.c_char.in_dll(library, "method"))
+        make = ctypes.cast(ctypes.pythonapi.PyCFunction_NewEx, ctypes.c_void_p).value
+    except (AttributeError, OSError, ValueError) as error:
+        raise CompileError(f"{name}: {error}") from error
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(make or 0)
+    _loaded.append(library)
+    return lambda bound: new(method, bound, None)

@@ -8,7 +8,6 @@ finds the address of a tensor for code that Inductor compiles. Where either is m
 import ctypes
 import functools
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superopt.codegen.cpp.calls import load_kernel
-from superopt.codegen.cpp.compile import compile_source
-from superopt.codegen.cpp.source import CppSource
+from superopt.codegen.cpp.calls import functions
 from superopt.codegen.errors import CompileError
 from superopt.errors import first_line
 
@@ -27,23 +24,11 @@ __all__ = ["Known", "Sample", "asked"]
 log = logging.getLogger("superopt")
 
 _CODE = """
-struct Object;
-extern "C" {
-Object* PySequence_GetItem(Object*, __PTRDIFF_TYPE__);
-Object* PyObject_GetAttr(Object*, Object*);
-long long PyLong_AsLongLong(Object*);
-__PTRDIFF_TYPE__ PyList_Size(Object*);
-char* PyBytes_AsString(Object*);
-void Py_IncRef(Object*);
-void Py_DecRef(Object*);
-void PyErr_Clear();
-}
-
 struct Weight {
-    Object* tensor;
+    PyObject* tensor;
     long long version;
     void* address;
-    Object* noted;  // a list of writes that PyTorch does not count: none so far
+    PyObject* noted;  // a list of writes that PyTorch does not count: none so far
 };
 struct Sample {
     const char* from;
@@ -51,18 +36,18 @@ struct Sample {
     const char* held;
 };
 struct Known {
-    void* (*address_of)(Object*);
-    Object *version, *yes, *no;
+    void* (*address_of)(PyObject*);
+    PyObject *version, *yes, *no;
     long long weights, samples;
 };
 
-static bool is_same(Object* given, const Weight* weights, const Known& known) {
+static bool is_same(PyObject* given, const Weight* weights, const Known& known) {
     for (long i = 0; i < known.weights; ++i) {
         const Weight& one = weights[i];
-        Object* const tensor = PySequence_GetItem(given, i);
+        PyObject* const tensor = PySequence_GetItem(given, i);
         if (tensor) Py_DecRef(tensor);
         if (tensor != one.tensor) return false;
-        Object* const version = PyObject_GetAttr(tensor, known.version);
+        PyObject* const version = PyObject_GetAttr(tensor, known.version);
         if (!version) return false;
         const long long count = PyLong_AsLongLong(version);
         Py_DecRef(version);
@@ -91,36 +76,20 @@ static bool is_held(const Sample& one) {
 }
 
 // The record has what is known, then the weights, then the samples.
-extern "C" Object* is_known(Object* record, Object* given) {
+static PyObject* is_known(PyObject* record, PyObject* given) {
     const Known& known = *reinterpret_cast<const Known*>(PyBytes_AsString(record));
     const Weight* const weights = reinterpret_cast<const Weight*>(&known + 1);
     const Sample* const samples = reinterpret_cast<const Sample*>(weights + known.weights);
     bool same = is_same(given, weights, known);
     for (long long i = 0; same && i < known.samples; ++i) same = is_held(samples[i]);
     if (!same) PyErr_Clear();
-    Object* const answer = same ? known.yes : known.no;
+    PyObject* const answer = same ? known.yes : known.no;
     Py_IncRef(answer);
     return answer;
 }
 """
 
-
-class _Method(ctypes.Structure):
-    """What Python knows of a function in C."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("text", ctypes.c_char_p),
-    )
-
-
-_ONE_ARGUMENT = 8  # METH_O
 _VERSION = "_version"
-_NAME = "is_known"
-_LIMIT_S = 20.0  # seconds that the compiler has
-_kept: list[object] = []  # what compiled functions point to
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,16 +141,10 @@ def _compiled() -> tuple[Callable[[bytes], Any], int] | None:
     """Return what makes a function of a record, and where PyTorch's function is that finds addresses."""
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     address_of = getattr(guards, "_torchinductor_pyobject_tensor_data_ptr", None)
-    if address_of is None or sys.implementation.name != "cpython":
+    if address_of is None:
         return None
     try:
-        code = load_kernel(compile_source(CppSource(_NAME, _CODE, ()), timeout_s=_LIMIT_S), _NAME)
+        return functions("is_known", _CODE, many=False), address_of
     except CompileError as error:
         log.info("whether weights are the same is asked in Python: %s", first_line(error))
         return None
-    method = _Method(_NAME.encode(), ctypes.cast(code, ctypes.c_void_p), _ONE_ARGUMENT, None)
-    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
-        ("PyCFunction_NewEx", ctypes.pythonapi)
-    )
-    _kept.append((code, method))
-    return lambda record: make(ctypes.addressof(method), record, None), address_of

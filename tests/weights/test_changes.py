@@ -96,7 +96,7 @@ def test_without_a_compiler_python_asks(monkeypatch: pytest.MonkeyPatch) -> None
     def compile_nothing(*unused: object, **named: object) -> None:
         raise asked.CompileError("no compiler")
 
-    monkeypatch.setattr(asked, "compile_source", compile_nothing)
+    monkeypatch.setattr(asked, "functions", compile_nothing)
     monkeypatch.setattr(asked, "_compiled", asked._compiled.__wrapped__)
     given = weights()
     found = Sources(given)
