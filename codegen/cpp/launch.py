@@ -61,13 +61,23 @@ class CppKernel:
         threads: int,
     ) -> Call:
         """Return the function to call with the addresses of tensors of these strides."""
-        strides = _strides(self.program, loads, stores, sizes)
-        rest = [one for one in self.source.arguments if one.kind not in ("load", "store")]
-        fields = Struct(f"{len(rest)}q").pack(*(_number(one, strides, sizes, threads) for one in rest))
-        lined = _runs_along(self.source, strides)
+        lined = _runs_along(self.source, _strides(self.program, loads, stores, sizes))
         if lined not in self._calls:
             self._calls[lined] = self._compiled(lined=lined)
+        fields = self.fields(loads, stores, sizes, threads)
         return bound(self._calls[lined], len(loads) + len(stores), fields)
+
+    def fields(
+        self,
+        loads: Sequence[Sequence[int]],
+        stores: Sequence[Sequence[int]],
+        sizes: Mapping[str, int],
+        threads: int,
+    ) -> bytes:
+        """Return what its record has after the addresses of tensors of these strides."""
+        strides = _strides(self.program, loads, stores, sizes)
+        rest = [one for one in self.source.arguments if one.kind not in ("load", "store")]
+        return Struct(f"{len(rest)}q").pack(*(_number(one, strides, sizes, threads) for one in rest))
 
     def _compiled(self, *, lined: bool) -> "ctypes._FuncPointer":
         path = compile_source(self.source, lined=lined, flags=self._flags)
