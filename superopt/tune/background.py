@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 __all__ = ["Background"]
 
@@ -15,6 +15,8 @@ _PATIENCE_S = 15.0  # seconds in which a thread must end that is interrupted,
 _INTERRUPT_S = 1.0  # once in so many seconds
 _IMPORT_S = 0.005  # a thread that holds locks of the import system is left alone so long
 _LOOK_S = 0.2  # a thread that waits for another one looks so often whether it is interrupted
+
+_here = threading.local()  # `work`: the work that this thread does
 
 
 class Interrupted(KeyboardInterrupt):
@@ -33,16 +35,27 @@ class Background(Generic[T]):
         self._made: list[T] = []
         self._raised: list[BaseException] = []
         self._done = threading.Event()
+        self._unwanted = False
+        self._begun: list[Background[Any]] = []  # by this work, in threads of their own
+        above: Background[Any] | None = getattr(_here, "work", None)
+        if above is not None:
+            above._begun.append(self)
         # No daemon: PyTorch aborts a process that ends while a thread is in its code. It is not joined, since
         # Python 3.11 takes a thread for ended whose `join` was interrupted.
         self._thread = threading.Thread(target=self._run, name="superopt", daemon=False)
         self._thread.start()
 
     def _run(self) -> None:
+        _here.work = self
         try:
+            if self._unwanted:
+                raise Interrupted
             self._made.append(self._work())
         except BaseException as error:  # handed over to the thread that waits
             self._raised.append(error)
+            if isinstance(error, Interrupted):  # perhaps before this work could wait for what it began
+                for one in self._begun:
+                    one.end()
         finally:
             self._done.set()
 
@@ -65,6 +78,7 @@ class Background(Generic[T]):
 
     def end(self) -> None:
         """Interrupt the work until it ends, since it may catch an interrupt, or wait in C."""
+        self._unwanted = True
         end = time.monotonic() + _PATIENCE_S
         while self.busy and self._thread.is_alive() and time.monotonic() < end:
             if self._in_import_system():

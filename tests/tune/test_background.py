@@ -45,6 +45,36 @@ def test_work_that_is_ended_is_interrupted() -> None:
     work.end()  # once it is done, nothing is left to end
 
 
+def test_work_that_is_interrupted_ends_what_it_has_begun_and_does_not_wait_for() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def endless() -> None:
+        try:
+            while True:
+                begun.set()
+                time.sleep(0.01)
+        finally:
+            ended.set()
+
+    def outer() -> None:
+        Background(endless)  # the interrupt may come before its result is asked for
+        while True:
+            time.sleep(0.01)
+
+    work = Background(outer)
+    assert begun.wait(10)
+    work.end()
+    assert ended.is_set()
+
+
+def test_work_that_ends_by_itself_leaves_what_it_has_begun() -> None:
+    release = threading.Event()
+    inner = Background(lambda: Background(lambda: release.wait(10))).result()
+    assert inner.busy
+    release.set()
+    assert inner.result()
+
+
 INTERRUPTED_IMPORTS = """
 import _imp, importlib, os, sys, time
 from superopt.tune.background import Background
