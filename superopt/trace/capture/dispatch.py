@@ -51,8 +51,12 @@ def capture(
     Gradients are off, so that operators are those of inference. A function that asks for gradients itself
     is run again with the mode of its caller.
     """
+
+    def tape_of(form: Callable[..., Any]) -> Tape:
+        return _captured(function, form, inputs, name, live, for_proof=for_proof)
+
     try:
-        return _functional(function, function, inputs, name, live, for_proof=for_proof)
+        return _functional(function, tape_of)
     except _GradientsError:
         if not torch.is_grad_enabled():
             raise
@@ -61,31 +65,21 @@ def capture(
         def run(*arguments: Any) -> Any:
             return function(*arguments)
 
-        return _functional(function, run, inputs, name, live, for_proof=for_proof)
+        return _functional(run, tape_of)
 
 
 class _GradientsError(TraceError):
     """The function calls torch.autograd.grad while gradients are off."""
 
 
-def _functional(
-    function: Callable[..., Any] | nn.Module,
-    run: Callable[..., Any],
-    inputs: tuple[Any, ...],
-    name: str,
-    live: str | None,
-    *,
-    for_proof: bool,
-) -> Tape:
-    """Return the tape of one run, in which nothing reads a view that a write has made stale."""
+def _functional(run: Callable[..., Any], tape_of: Callable[[Callable[..., Any]], Tape]) -> Tape:
+    """Return the tape of a form of the function in which nothing reads a view that a write made stale."""
     try:
-        return _captured(function, run, inputs, name, live, for_proof=for_proof)
+        return tape_of(run)
     except StaleError as stale:
         # Writes to views become operators on the tensors that the views are of.
         try:
-            other = torch.func.functionalize(run)
-            tape = _captured(function, other, inputs, name, live, for_proof=for_proof)
-            return replace(tape, rewritten=True)
+            return replace(tape_of(torch.func.functionalize(run)), rewritten=True)
         except TraceError:
             raise stale from None
 
