@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, Self
+from typing import Self
 
 import torch
 
@@ -25,9 +25,11 @@ class Ahead:
         self.rivals: Mapping[str, Function] | None = None  # once they are made
         self._children = Children()
         self._context = copy_context()  # Inductor's settings belong to the context that set them
-        self._work: Background[Any] = Background(lambda: self._context.run(load_compilers))
+        self._loading = Background(lambda: self._context.run(load_compilers))
+        self._making: Background[None] | None = None
 
     def __enter__(self) -> Self:
+        self._loading.begin()
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -39,18 +41,22 @@ class Ahead:
         A GPU is not shared with first runs, and modes of this thread would not hold in another one.
         """
         if self._known and state.target.torch_device == "cpu" and not _has_modes():
-            loading = self._work
-            self._work = Background(lambda: self._context.copy().run(self._make, state, loading.result))
+            self._making = Background(
+                lambda: self._context.copy().run(self._make, state, self._loading.result)
+            )
+            self._making.begin()
 
     def wait(self) -> None:
         """Wait until nothing is under way; what failed is made again, and says why, where it is to race."""
         with suppress(Exception):
-            self._work.result()
+            (self._making or self._loading).result()
 
     def end(self) -> None:
         """End what is under way."""
         self._children.close()
-        self._work.end()
+        for work in (self._making, self._loading):
+            if work is not None:
+                work.end()
 
     def _make(self, state: State, loaded: Callable[[], None]) -> None:
         loaded()

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 __all__ = ["Background"]
 
@@ -28,66 +28,87 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Background(Generic[T]):
-    """Work that has begun in a thread of its own, which knows nothing of what the others have under way."""
+    """Work for a thread of its own, which knows nothing of what the others have under way."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
         self._made: list[T] = []
         self._raised: list[BaseException] = []
-        self._done = threading.Event()
+        self._asked = False
+        self._entered = False  # the thread has come so far that an interrupt may be needed to end it
+        self._over = False  # the work itself is done: nothing is left to interrupt
         self._unwanted = False
+        self._done = threading.Event()
+        self._interrupted_at = -_INTERRUPT_S
         self._begun: list[Background[Any]] = []  # by this work, in threads of their own
-        above: Background[Any] | None = getattr(_here, "work", None)
-        if above is not None:
-            above._begun.append(self)
         # No daemon: PyTorch aborts a process that ends while a thread is in its code. It is not joined, since
         # Python 3.11 takes a thread for ended whose `join` was interrupted.
         self._thread = threading.Thread(target=self._run, name="superopt", daemon=False)
-        self._thread.start()
+
+    def begin(self) -> Self:
+        """Begin the work if nobody has."""
+        if not self._asked:
+            self._asked = True
+            above: Background[Any] | None = getattr(_here, "work", None)
+            if above is not None:
+                above._begun.append(self)
+            self._thread.start()
+        return self
 
     def _run(self) -> None:
         _here.work = self
+        self._entered = True
         try:
             if self._unwanted:
                 raise Interrupted
             self._made.append(self._work())
         except BaseException as error:  # handed over to the thread that waits
+            self._over = True
             self._raised.append(error)
             if isinstance(error, Interrupted):  # perhaps before this work could wait for what it began
                 for one in self._begun:
                     one.end()
         finally:
+            self._over = True
             self._done.set()
 
     @property
     def busy(self) -> bool:
-        """Whether the work goes on."""
-        return not self._done.is_set()
+        """Whether the work has begun and goes on."""
+        if not self._asked or self._done.is_set():
+            return False
+        return not self._entered or self._thread.is_alive()
 
     def result(self) -> T:
-        """Wait for the work and return its result, or raise its error; an interrupt ends it."""
+        """Begin the work, wait for it and return its result, or raise its error; an interrupt ends it."""
         try:
-            while not self._done.wait(_LOOK_S):  # longer waits are not interrupted but in the main thread
-                pass
+            self.begin()
+            while self.busy:  # longer waits are not interrupted but in the main thread
+                self._done.wait(_LOOK_S)
         except BaseException:  # Ctrl-C, or the end of a thread that waits for this one
             self.end()
             raise
-        if self._raised:
-            raise self._raised[0]
-        return self._made[0]
+        if self._made:
+            return self._made[0]
+        raise self._raised[0] if self._raised else Interrupted
 
     def end(self) -> None:
-        """Interrupt the work until it ends, since it may catch an interrupt, or wait in C."""
-        self._unwanted = True
-        end = time.monotonic() + _PATIENCE_S
-        while self.busy and self._thread.is_alive() and time.monotonic() < end:
-            if self._in_import_system():
+        """Interrupt the work until it ends, since it may catch an interrupt, or wait in C.
+
+        Whoever else ends it at the same time adds no interrupt, which could come amid its last steps.
+        """
+        self._unwanted = True  # a thread that has not entered yet ends by itself
+        patience = time.monotonic() + _PATIENCE_S
+        while self._entered and self.busy and (now := time.monotonic()) < patience:
+            if self._over or now - self._interrupted_at < _INTERRUPT_S:
+                self._done.wait(_LOOK_S)
+            elif self._in_import_system():
                 self._done.wait(_IMPORT_S)
-                continue
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(Interrupted)
-            )
-            self._done.wait(_INTERRUPT_S)
+            else:
+                self._interrupted_at = now
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(Interrupted)
+                )
 
     def _in_import_system(self) -> bool:
         """Whether the thread may just have taken the import lock, which an interrupt would leave held."""

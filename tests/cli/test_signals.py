@@ -58,12 +58,15 @@ _PYTHONS = ("psm_", "sem.", "torch_")  # names that Python and PyTorch give
 
 def _shared() -> set[str]:
     """Return the names in shared memory that no process uses: those that are used have an owner."""
-    used = set()
+    before, used = _names(), set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
             used |= set(re.findall(r"/dev/shm/(\S+)", maps.read_text()))
-    there = {one.name for one in Path("/dev/shm").iterdir() if one.name.startswith(_PYTHONS)}
-    return there - used
+    return (before & _names()) - used  # what other tests make or delete meanwhile is none of them
+
+
+def _names() -> set[str]:
+    return {one.name for one in Path("/dev/shm").iterdir() if one.name.startswith(_PYTHONS)}
 
 
 class Place:

@@ -164,6 +164,16 @@ def begin_search(workers: int) -> subprocess.Popen:
     return process
 
 
+def gone(names: set[Path], within_seconds: float = 60.0) -> bool:
+    """Whether these names vanish: other tests, at work beside this one, have names for a while only."""
+    end = time.monotonic() + within_seconds
+    while names & set(Path("/dev/shm").iterdir()):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
+    return True
+
+
 @pytest.mark.parametrize("to_group", [True, False], ids=["group", "parent"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_ends_within_a_second_with_the_best_so_far(start_search, workers, to_group):
@@ -179,7 +189,7 @@ def test_ctrl_c_ends_within_a_second_with_the_best_so_far(start_search, workers,
     assert "stopped: interrupted rows: " in out
     assert int(out.rsplit(" ", 1)[1]) > 1000
     assert not any(child.is_running() for child in children)
-    assert set(Path("/dev/shm").iterdir()) <= names
+    assert gone(set(Path("/dev/shm").iterdir()) - names)
     assert seconds < 3  # less than one on a machine with nothing else to do
 
 
