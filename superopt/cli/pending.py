@@ -1,4 +1,4 @@
-"""`superopt tune --pending`: the regions for which the budget of torch.compile was too small."""
+"""`superopt tune --pending`: the regions and graphs for which the budget of torch.compile was too small."""
 
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ def run_pending(minutes: float | None, *, quiet: bool, json: bool) -> int:
         from superopt.backend.deferred.work import work_through
 
         def show(at: int, count: int, item: "Pending") -> None:
-            tell(f"region {at} of {count}: {item.operators} of {item.inputs}")
+            tell(f"{at} of {count}: {item.operators} of {item.inputs}")
 
         waiting = pending_items()
         found: list[Outcome] = []
@@ -47,7 +47,7 @@ def _blocks(found: "list[Outcome]", left: int) -> list[Table | Text]:
     if not found and not left:
         return [Text("nothing is pending: no budget left a region of torch.compile undone")]
     if not found:
-        return [Text(f"no time for a region; {left} wait")]
+        return [Text(f"no time for anything; {left} wait")]
     rows = tuple(
         (
             one.operators,
@@ -63,7 +63,7 @@ def _blocks(found: "list[Outcome]", left: int) -> list[Table | Text]:
     better = sum(one.faster for one in found)
     return [
         Table(("region", "inputs", "result", "Inductor, µs", "superopt, µs", "seconds", "why"), rows),
-        Text(f"{better} of {len(found)} regions are faster; {left} wait"),
+        Text(f"{better} of {len(found)} are faster; {left} wait"),
     ]
 
 

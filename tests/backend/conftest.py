@@ -71,7 +71,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Decision]:
             made.append(found)
         return found
 
-    replace_all = graphpass._replace_all
+    replace_all = graphpass.replace_all
 
     def replaced(graph: fx.Graph, regions: Sequence[tuple[Region, Decision]]) -> None:
         replace_all(graph, regions)
@@ -80,7 +80,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Decision]:
         assert not left, f"also computed outside the regions: {left}"  # the pass logs it as a trouble
 
     monkeypatch.setattr(budget, "known_decision", choose)
-    monkeypatch.setattr(graphpass, "_replace_all", replaced)
+    monkeypatch.setattr(graphpass, "replace_all", replaced)
     return made
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import superopt
-from superopt.backend import graphpass, region_plan, region_race
+from superopt.backend import cut, graphpass, region_plan, region_race
 from superopt.backend.decision import Decision
 from superopt.errors import SuperoptError
 from superopt.rivals import inductor
@@ -145,7 +145,7 @@ def test_a_pass_that_fails_leaves_the_graph(
     def broken(*arguments: Any) -> Any:
         raise ZeroDivisionError("no such luck")
 
-    monkeypatch.setattr(graphpass, "kinds_of", broken)
+    monkeypatch.setattr(cut, "kinds_of", broken)
     module, x, host = block(), data(), Host()
     close(torch.compile(module, backend=host)(x), module(x))
     assert [one.message for one in warnings_logged.records if "left to Inductor" in one.message] == [

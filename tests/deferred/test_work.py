@@ -178,7 +178,7 @@ def test_data_of_another_region_are_never_searched(regions: Regions, races: Race
     [item] = pending_items()
     defer(other, 4.0, ledger())
     foreign = pending_items()[1]
-    put_back(replace(item, region=foreign.region))
+    put_back(replace(item, data=foreign.data))
     races(taken(other))
     first, _ = work_through()
     assert first.why == "given up: it is another region here"

@@ -1,27 +1,33 @@
 """Whole: a graph with the regions that won alone, raced in turns with the same graph without them.
 
 A region that is faster by itself may still cost more than it gains: what Inductor would fuse across its
-border has to be written and read. So the whole graph decides, where there is time to compile it both ways.
-What is decided is kept, by the graph and by the plans in it. Where there is no time, a region stays only if
-it gains more than its border can cost.
+border has to be written and read. So the whole graph has the last word, on all regions together and on
+each: where the graph is faster without one, that region goes. The verdict is kept, by the graph and by the
+plans in it, and obeyed whenever the graph is compiled again. Where there is no time to compile the graph both
+ways, the race waits in the queue of deferred work, and until then a region stays only if it gains more than
+its border can cost.
 """
 
-import hashlib
+import contextlib
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from superopt.backend.decision import Decision, Ledger
+from superopt.backend.checks.verdict import Taken, Verdict, keep_verdict, known_verdict, plans_in, verdict_key
+from superopt.backend.decision import Ledger
+from superopt.backend.deferred.graph_data import digest_of
 from superopt.backend.inductor_time import NODES, kernels_of
 from superopt.backend.pieces import Piece, reads_of
 from superopt.backend.region import Region
 from superopt.backend.region_race import even
-from superopt.cache import Cache, Key, Record, key_of, versions
-from superopt.errors import kind_and_line
+from superopt.cache import Cache, Key
+from superopt.errors import SuperoptError, kind_and_line
 from superopt.rivals.aten import is_attention, is_matmul, tensors_in, value_of
 from superopt.rivals.inductor import alone, compiled_by_inductor
 from superopt.rivals.kinds import Kind, kinds_of
@@ -30,16 +36,28 @@ from superopt.tune import confirm
 from superopt.tune.measure import HeadToHead, bytes_of
 from superopt.verify.floats.compare import typical
 
-__all__ = ["Taken", "WholeRace", "border_us"]
+__all__ = ["Stay", "WholeRace", "border_us"]
 
 log = logging.getLogger("superopt")
 
-Taken = Sequence[tuple[Region, Decision]]
 Replace = Callable[[fx.Graph, Taken], None]
 
 _RACE_S, _MOST_RACE_S = 0.6, 2.4  # seconds of a race, and of one that is not decided by then
+_PATIENCE = 2.0  # how many times as long a race of deferred work takes
 _LEAST_SPEED = 0.98  # a race that nothing decides costs the regions their place below this
 _MOST_BYTES = 4 << 30  # of inputs, above which no others are drawn beside the model
+_FREE = 0.5  # the share of the memory that is free which they may take
+_LOWERING = 0.5  # the share of the time to compile a graph that it takes again, with all kernels at hand
+_SINGLE = 8  # the most regions without each of which the graph is raced
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """The regions that stay in a graph, why others go, and whether a race of the graph says so."""
+
+    taken: Taken
+    lost: Mapping[str, str]  # by the digests of the keys of regions
+    raced: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +68,61 @@ class WholeRace:
     target: Target
     ledger: Ledger
     put_in: Replace
+    weights: Collection[fx.Node] = field(default=frozenset())  # the inputs that are the same in each call
 
-    def kept(self, taken: Taken) -> tuple[list[tuple[Region, Decision]], dict[str, str]]:
-        """Return the regions that stay, and why others go, by the digests of their keys."""
-        if self._is_whole(taken) or self.ledger.options.budget_s == 0:
-            return list(taken), {}
-        key = self._key(taken)
-        known = _recalled(key) if self.ledger.options.cache else None
-        if known is not None:
-            return self._without(taken, known)
+    @property
+    def key(self) -> Key:
+        """The key of the verdict."""
+        return verdict_key(digest_of(self.graph, self.weights), self.target, self.ledger.options)
+
+    def kept(self, taken: Taken) -> Stay:
+        """Return which regions stay: as an earlier race says, or a race now, or else a guess."""
+        if not taken or self.is_whole(taken):
+            return Stay(taken, {}, True)
+        key, cached = self.key, self.ledger.options.cache
+        with Cache.open() as cache:
+            known = known_verdict(cache, key) if cached else None
+        if known is not None and (known.covers(taken) or known.failed):
+            lost, raced = known.lost_of(taken), True
+        else:
+            lost, raced = (known.lost_of(taken) if known else {}), False
+            if self.ledger.options.budget_s != 0:
+                found = self._raced_now(taken)
+                lost, raced = (lost | self._dear(taken), False) if found is None else (found, True)
+        if cached:
+            if raced and not (known is not None and known.failed):
+                known = Verdict(plans_in(taken), lost, raced=True)
+            keep_verdict(key, replace(known or Verdict({}, {}), without=tuple(sorted(lost))))
+        return Stay([one for one in taken if one[0].key.digest not in lost], lost, raced)
+
+    def last_word(self, taken: Taken, seconds: float) -> Verdict:
+        """Return the verdict on a graph after races of about so many seconds, or raise SuperoptError."""
+        plans, end = plans_in(taken), time.monotonic() + seconds
+        lost: Mapping[str, str] = {}
+        if taken and not self.is_whole(taken):
+            if not self._fits():
+                raise SuperoptError("its inputs take too much memory to be drawn once more")
+            lost = alone(lambda: self._raced(taken, lambda: end - time.monotonic(), _PATIENCE))
+        return Verdict(plans, lost, tuple(sorted(lost)), raced=True)
+
+    @property
+    def compiling_s(self) -> float:
+        """The seconds in which Inductor compiles the graph, about; 0 where nothing tells."""
+        return self.ledger.node_s * NODES * kernels_of(self.graph)
+
+    def _raced_now(self, taken: Taken) -> dict[str, str] | None:
+        """Return the regions that go after a race within the budget, or None where there is none."""
         if not self._has_time(taken):
-            return self._without(taken, self._dear(taken))
+            return None
+        end = time.monotonic() + self.ledger.left_s
         try:
             with self.ledger.spending():
-                lost = alone(lambda: self._raced(taken))
+                return alone(lambda: self._raced(taken, lambda: end - time.monotonic()))
         except Exception as error:  # an operator that Inductor does not compile twice, or no memory
             log.info("the whole graph is not raced: %s", kind_and_line(error))
-            return self._without(taken, self._dear(taken))
-        if self.ledger.options.cache:
-            Cache.open().put(key, Record({"lost": lost}, "backend"))
-        return self._without(taken, lost)
+            return None
 
-    def _without(
-        self, taken: Taken, lost: Mapping[str, str]
-    ) -> tuple[list[tuple[Region, Decision]], dict[str, str]]:
-        return [one for one in taken if one[0].key.digest not in lost], dict(lost)
-
-    def _is_whole(self, taken: Taken) -> bool:
+    def is_whole(self, taken: Taken) -> bool:
         """Whether one region is all that the graph computes, so that its own race was that of the graph."""
         if len(taken) != 1:
             return False
@@ -89,15 +135,23 @@ class WholeRace:
         )
 
     def _has_time(self, taken: Taken) -> bool:
-        """Whether the graph can be compiled both ways, and drawn inputs for."""
-        values = [value_of(node) for node in self.graph.nodes if node.op == "placeholder"]
-        if not all(isinstance(one, Tensor) and all(isinstance(n, int) for n in one.shape) for one in values):
-            return False
+        """Whether the graph can be compiled both ways, and drawn inputs for.
+
+        Inductor compiles the kernels of one of both for the model itself: these are in its cache then.
+        """
         nodes = {node for region, _ in taken for node in region.subgraph.piece.nodes}
-        kernels = kernels_of(self.graph) + kernels_of(self.graph, without=nodes)
+        kernels = kernels_of(self.graph) + _LOWERING * kernels_of(self.graph, without=nodes)
         seconds = self.ledger.node_s * NODES * kernels + _RACE_S
         known = self.ledger.node_s > 0  # else nothing tells how long Inductor takes
-        return known and bytes_of(values) < _MOST_BYTES and self.ledger.left_s > seconds
+        return known and self.ledger.left_s > seconds and self._fits()
+
+    def _fits(self) -> bool:
+        """Whether inputs can be drawn beside those of the model."""
+        try:
+            taken = bytes_of(one for one in self._blank() if isinstance(one, Tensor))
+        except (TypeError, AttributeError):  # a size that depends on data
+            return False
+        return taken < min(_MOST_BYTES, _FREE * _free_bytes(self.target))
 
     def _dear(self, taken: Taken) -> dict[str, str]:
         """Return the regions that may gain less than what could be fused across their borders costs."""
@@ -114,33 +168,51 @@ class WholeRace:
                 )
         return found
 
-    def _raced(self, taken: Taken) -> dict[str, str]:
-        """Return the regions that go, until what stays is no slower than the graph without any."""
-        inputs = self._inputs()
-        without = self._compiled(())
-        left, lost = list(taken), dict[str, str]()
-        while left:
-            pair = {"with": self._compiled(left), "without": without}
-            raced = confirm(
-                {name: _called(one, inputs) for name, one in pair.items()},
+    def _raced(self, taken: Taken, left_s: Callable[[], float], patience: float = 1.0) -> dict[str, str]:
+        """Return the regions that go, until the graph is no slower than without any, or without each.
+
+        The first that goes without a race of its own, where time is short, is the one that gains least.
+        """
+        inputs, slowest = self._inputs(), 0.0
+
+        def compiled(some: Taken) -> Callable[[], Any]:
+            nonlocal slowest
+            start = time.monotonic()
+            made = self._compiled(some, inputs)
+            slowest = max(slowest, time.monotonic() - start)
+            return lambda: made(*inputs)
+
+        def raced(ours: Callable[[], Any], other: Callable[[], Any]) -> HeadToHead:
+            return confirm(
+                {"with": ours, "without": other},
                 "with",
                 "without",
                 [()],
-                seconds=_RACE_S,
-                most_seconds=_MOST_RACE_S,
+                seconds=patience * _RACE_S,
+                most_seconds=patience * _MOST_RACE_S,
                 times=self.target.times,
             )
-            if not _is_lost(raced):
-                return lost
-            why = f"the whole graph has {raced.speed_of('with'):.2f} times the speed with it"
-            late = not self._has_time(left)
-            least = min(left, key=lambda one: _gain(one[1]))[0].key.digest
-            going = {region.key.digest for region, _ in left if late or region.key.digest == least}
-            lost |= dict.fromkeys(going, why)
-            left = [one for one in left if one[0].key.digest not in going]
+
+        without, ours = compiled(()), compiled(taken)
+        found, left, lost = raced(ours, without), list(taken), dict[str, str]()
+        changed = False
+        for digest in _least_first(taken)[:_SINGLE]:
+            fewer = [one for one in left if one[0].key.digest != digest]
+            if not fewer or left_s() < slowest + patience * _RACE_S:
+                break
+            smaller = compiled(fewer)
+            one = raced(ours, smaller)
+            if one.speed_of("with") < even() and one.sure:
+                lost[digest] = f"the whole graph has {one.speed_of('with'):.2f} times the speed with it"
+                left, ours, changed = fewer, smaller, True
+        if changed:
+            found = raced(ours, without)
+        if _is_lost(found):
+            why = f"the whole graph has {found.speed_of('with'):.2f} times the speed with it"
+            lost |= {region.key.digest: why for region, _ in left}
         return lost
 
-    def _compiled(self, taken: Taken) -> Callable[..., Any]:
+    def _compiled(self, taken: Taken, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return what Inductor makes of the graph with some regions replaced."""
         copied: dict[fx.Node, fx.Node] = {}
         graph = fx.Graph()
@@ -149,28 +221,53 @@ class WholeRace:
             self.put_in(graph, [(_moved(region, copied), decision) for region, decision in taken])
         root = self.graph.owning_module or torch.nn.Module()
         module = fx.GraphModule(root, graph)
-        return compiled_by_inductor(module, self._inputs(), self.ledger.options.inductor)
+        return compiled_by_inductor(module, inputs, self.ledger.options.inductor)
 
-    def _inputs(self) -> list[Tensor]:
-        """Return random inputs of the graph."""
+    def _blank(self) -> list[Any]:
+        """Return the inputs of the graph without data, at the sizes that it was traced with."""
         values = [value_of(node) for node in self.graph.nodes if node.op == "placeholder"]
-        blank = [
-            torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta") for one in values
+        return [
+            torch.empty_strided(_hints(one.shape), _hints(one.stride()), dtype=one.dtype, device="meta")
+            if isinstance(one, Tensor)
+            else int(one.node.hint)
+            for one in values
         ]
-        drawn = [
-            made if one.dtype.is_floating_point else torch.zeros_like(made)
-            for one, made in zip(blank, typical(tuple(blank)), strict=True)
-        ]
-        return [one.to(self.target.torch_device) for one in drawn]
 
-    def _key(self, taken: Taken) -> Key:
-        """Return the key of the outcome: the graph, and the plans in it."""
-        lines = [f"{node.format_node()} {_form(value_of(node))}" for node in self.graph.nodes]
-        digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-        plans = sorted(hashlib.sha256(str(one.plan).encode()).hexdigest() for _, one in taken)
-        options = {"backend": "whole", "graph": digest, "plans": plans}
-        parts = {**versions(), **self.target.key_parts()}
-        return key_of("plan", program="none", options=options, **parts)
+    def _inputs(self) -> list[Any]:
+        """Return random inputs of the graph."""
+        blank = self._blank()
+        drawn = iter(typical(tuple(one for one in blank if isinstance(one, Tensor))))
+        return [_placed(one, next(drawn), self.target) if isinstance(one, Tensor) else one for one in blank]
+
+
+def _hints(sizes: Sequence[Any]) -> list[int]:
+    """Return sizes as numbers: symbols as they were when the graph was traced."""
+    return [one if isinstance(one, int) else int(one.node.hint) for one in sizes]
+
+
+def _placed(blank: Tensor, drawn: Tensor, target: Target) -> Tensor:
+    """Return a drawn input on a device; integers are 0, which is an index of any tensor."""
+    made = drawn if blank.dtype.is_floating_point else torch.zeros_like(drawn)
+    return made.to(target.torch_device)
+
+
+def _free_bytes(target: Target) -> int:
+    """Return the memory of a device that nobody uses."""
+    if target.torch_device == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(one.split()[1]) << 10 for one in lines if one.startswith("MemAvailable:"))
+    return 2 * _MOST_BYTES  # a system that does not tell
+
+
+def _least_first(taken: Taken) -> list[str]:
+    """Return the digests of the keys of regions; those that gain least in the graph come first."""
+    gains: dict[str, float] = {}
+    for region, decision in taken:
+        gain = (decision.before_us or 0.0) - (decision.after_us or 0.0)
+        gains[region.key.digest] = gains.get(region.key.digest, 0.0) + gain
+    return sorted(gains, key=gains.__getitem__)
 
 
 def border_us(region: Region, kinds: Mapping[fx.Node, Kind], target: Target) -> float:
@@ -212,18 +309,6 @@ def _is_lost(raced: HeadToHead) -> bool:
     return speed < even() and (raced.sure or speed < _LEAST_SPEED)
 
 
-def _gain(decision: Decision) -> float:
-    return (decision.before_us or 0.0) / (decision.after_us or 1.0)
-
-
-def _called(compiled: Callable[..., Any], inputs: Collection[Tensor]) -> Callable[[], Any]:
-    return lambda: compiled(*inputs)
-
-
-def _form(value: Any) -> str:
-    return " ".join(f"{one.dtype}{list(one.shape)}{list(one.stride())}" for one in tensors_in(value))
-
-
 def _moved(region: Region, copied: Mapping[fx.Node, fx.Node]) -> Region:
     """Return a region of a copy of its graph."""
     subgraph = region.subgraph
@@ -234,12 +319,3 @@ def _moved(region: Region, copied: Mapping[fx.Node, fx.Node]) -> Region:
         results=tuple(replace(one, node=copied[one.node]) for one in subgraph.results),
     )
     return replace(region, subgraph=moved)
-
-
-def _recalled(key: Key) -> dict[str, str] | None:
-    """Return which regions went when the graph was raced before, and why; None where it was not."""
-    record = Cache.open().get(key)
-    lost = record.data.get("lost") if record else None
-    if not isinstance(lost, dict) or not all(isinstance(one, str) for one in lost.values()):
-        return None
-    return lost

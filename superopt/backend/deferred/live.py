@@ -25,6 +25,7 @@ from typing import Any
 from torch._guards import CompileContext
 
 from superopt.backend.cache import epoch, recorded
+from superopt.backend.checks.verdict import is_of_graph, known_verdict
 from superopt.backend.decision import Ledger
 from superopt.backend.deferred.helper import COMMAND
 from superopt.backend.deferred.lock import tuning
@@ -71,7 +72,7 @@ def place_of_compilation() -> Place | None:
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Waiting:
-    """A compiled graph with regions that wait: their keys, and the plans that they had as it was compiled."""
+    """A compiled graph of which something waits: the keys, and what they stood for as it was compiled."""
 
     place: Place
     ledger: Ledger
@@ -89,20 +90,18 @@ class Waiting:
             if cache.read_only:  # a helper could not keep what it finds
                 return
             for digest, key in keys.items():
-                data = recorded(cache, key)
-                self.plans[digest] = None if data is None else data["plan"]
+                self.plans[digest] = _standing(cache, key)
                 self.keys[digest] = key
         self.settled = False
         _WATCH.add(self)
 
     def look(self, cache: Cache) -> None:
-        """Note whether there are better kernels, all that are to come or some for a while."""
+        """Note whether there is anything better, all that is to come or some of it for a while."""
         better, left = False, 0
         for digest, key in list(self.keys.items()):
-            data = recorded(cache, key)
-            if data is None or not data["final"]:
-                left += cache.get(pending_key(key)) is not None
-            if data is not None and data["taken"] and data["plan"] != self.plans[digest]:
+            left += cache.get(pending_key(key)) is not None
+            found = _standing(cache, key)
+            if found is not None and found != self.plans[digest]:
                 better = True
         if better and (not left or time.monotonic() - self.since > _PATIENCE_S):
             self.stale = True
@@ -120,6 +119,15 @@ class Waiting:
         for digest in self.keys:
             self.ledger.known.pop(digest, None)
         log.info("better kernels were found meanwhile: the next call compiles them in")
+
+
+def _standing(cache: Cache, key: Key) -> str | None:
+    """Return what was found so far: the plan of a region that is taken, or what a graph goes without."""
+    if is_of_graph(key):
+        verdict = known_verdict(cache, key)
+        return " ".join(verdict.without) if verdict is not None else ""
+    data = recorded(cache, key)
+    return str(data["plan"]) if data is not None and data["taken"] else None
 
 
 def with_take_up(compiled: Callable[..., Any], waiting: Waiting) -> Callable[..., Any]:

@@ -30,10 +30,12 @@ from superopt.rivals.kinds import kinds_of
 from superopt.targets import Target
 from superopt.trace.lowering.table import LOWERINGS, REASONS
 
-__all__ = ["Unportable", "data_of", "region_from", "subgraph_from"]
+__all__ = [
+    *("Reader", "Unportable", "data_of", "input_data", "plain_of", "region_from"),
+    *("require", "sequence", "size_data", "size_of", "subgraph_from", "target_name"),
+]
 
-_MOST_NODES = 2000
-_ARITHMETIC: Mapping[str, Callable[..., Any]] = {
+ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     "add": operator.add,
     "mul": operator.mul,
     "floordiv": operator.floordiv,
@@ -61,7 +63,7 @@ def data_of(subgraph: Subgraph) -> dict[str, Any]:
     nodes = list(subgraph.module.graph.nodes)
     number = {node: at for at, node in enumerate(nodes)}
     inputs = [
-        _input_data(value_of(node)) | {"constant": at in subgraph.constant}
+        input_data(value_of(node)) | {"constant": at in subgraph.constant}
         for at, node in enumerate(subgraph.inputs)
     ]
     steps: list[dict[str, Any]] = []
@@ -78,9 +80,9 @@ def data_of(subgraph: Subgraph) -> dict[str, Any]:
                 "weight_bytes": subgraph.weight_bytes,
             }
         step = {
-            "call": _target_name(node),
-            "args": [_plain(one, number) for one in node.args],
-            "kwargs": {name: _plain(one, number) for name, one in node.kwargs.items()},
+            "call": target_name(node),
+            "args": [plain_of(one, number) for one in node.args],
+            "kwargs": {name: plain_of(one, number) for name, one in node.kwargs.items()},
         }
         if COMPOSITE in node.meta:
             step["part_of"] = list(node.meta[COMPOSITE])
@@ -88,16 +90,18 @@ def data_of(subgraph: Subgraph) -> dict[str, Any]:
     raise Unportable("it has no results")
 
 
-def _input_data(value: Any) -> dict[str, Any]:
+def input_data(value: Any) -> dict[str, Any]:
+    """Return a tensor's layout as plain data."""
     return {
-        "shape": [_size_data(one) for one in value.shape],
-        "stride": [_size_data(one) for one in value.stride()],
+        "shape": [size_data(one) for one in value.shape],
+        "stride": [size_data(one) for one in value.stride()],
         "dtype": str(value.dtype).removeprefix("torch."),
         "device": value.device.type,
     }
 
 
-def _size_data(size: Any) -> Any:
+def size_data(size: Any) -> Any:
+    """Return a size, which may be symbolic, as plain data."""
     return size if isinstance(size, int) else _expression_data(size.node.expr)
 
 
@@ -113,10 +117,11 @@ def _expression_data(expr: sympy.Expr) -> Any:
     return [name, *(_expression_data(one) for one in expr.args)]
 
 
-def _target_name(node: fx.Node) -> str:
+def target_name(node: fx.Node) -> str:
+    """Return the name of what a node calls, or raise Unportable."""
     if node.op == "call_method" and node.target == "size":
         return "size"
-    for name, function in _ARITHMETIC.items():
+    for name, function in ARITHMETIC.items():
         if node.target is function:
             return name
     if operator_name(node) is None or not isinstance(node.target, torch._ops.OpOverload):
@@ -124,11 +129,12 @@ def _target_name(node: fx.Node) -> str:
     return str(node.target)
 
 
-def _plain(value: Any, number: Mapping[fx.Node, int]) -> Any:
+def plain_of(value: Any, number: Mapping[fx.Node, int]) -> Any:
+    """Return an argument as plain data, or raise Unportable."""
     if isinstance(value, fx.Node):
         return {"node": number[value]}
     if isinstance(value, list | tuple):
-        return [_plain(one, number) for one in value]
+        return [plain_of(one, number) for one in value]
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, str) and len(value) < 40:
@@ -149,7 +155,7 @@ def _plain(value: Any, number: Mapping[fx.Node, int]) -> Any:
 def subgraph_from(data: Any, device: str) -> Subgraph:
     """Return the subgraph of some data, or raise CheckpointError."""
     try:
-        return _Reader(data).subgraph(device)
+        return Reader(data).subgraph(device)
     except CheckpointError:
         raise
     except Exception as error:  # PyTorch raises many kinds of errors for operators that do not fit together
@@ -167,43 +173,58 @@ def region_from(data: Any, target: Target, ledger: Ledger) -> Region:
         raise CheckpointError(f"it is no region: {type(error).__name__}: {error}") from error
 
 
-class _Reader:
+class Reader:
+    """Makes a graph of data, of nothing but what it knows, every node with a value that has no data."""
+
+    most_nodes = 2000
+
     def __init__(self, data: Any) -> None:
-        _require(isinstance(data, dict), "it is no mapping")
-        self.inputs = _sequence(data.get("inputs"))
-        self.steps = _sequence(data.get("steps"))
-        self.results = _sequence(data.get("results"))
+        require(isinstance(data, dict), "it is no mapping")
+        self.inputs = sequence(data.get("inputs"))
+        self.steps = sequence(data.get("steps"))
+        self.results = sequence(data.get("results"))
         self.hints: Any = data.get("symbols")
         self.weight_bytes: Any = data.get("weight_bytes")
-        _require(isinstance(self.hints, dict), "its symbols are no mapping")
-        _require(self.weight_bytes is None or type(self.weight_bytes) is int, "its weights have no size")
-        _require(0 < len(self.inputs) + len(self.steps) <= _MOST_NODES, "it is empty or too large")
+        require(isinstance(self.hints, dict), "its symbols are no mapping")
+        require(self.weight_bytes is None or type(self.weight_bytes) is int, "its weights have no size")
+        require(0 < len(self.inputs) + len(self.steps) <= self.most_nodes, "it is empty or too large")
         self.graph = fx.Graph()
         self.nodes: list[fx.Node] = []
 
-    def subgraph(self, device: str) -> Subgraph:
-        """Return the operators as a subgraph, every node with a value that has no data."""
+    def read(self, device: str) -> None:
+        """Make all nodes but the output."""
         shapes = ShapeEnv()
         mode = FakeTensorMode(shape_env=shapes)
         symbols = self._symbols(shapes)
         with mode, torch.no_grad():
             for at, one in enumerate(self.inputs):
-                _require(isinstance(one, dict) and one.get("device") == device, "it is for another device")
-                shape, stride = (
-                    [_size(size, symbols) for size in _sequence(one.get(part))]
-                    for part in ("shape", "stride")
-                )
+                require(isinstance(one, dict), "an input is wrong")
                 node = self.graph.placeholder(f"x{at}")
-                dtype = _named("dtype", one.get("dtype"))
-                node.meta["val"] = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+                node.meta["val"] = self.input_of(one, device, symbols)
                 self.nodes.append(node)
             for step in self.steps:
                 self.nodes.append(self._step(step))
+
+    def input_of(self, data: Mapping[str, Any], device: str, symbols: Mapping[str, Any]) -> Any:
+        """Return an input without data."""
+        require(data.get("device") == device, "it is for another device")
+        shape, stride = (
+            [size_of(size, symbols) for size in sequence(data.get(part))] for part in ("shape", "stride")
+        )
+        return torch.empty_strided(shape, stride, dtype=_named("dtype", data.get("dtype")), device=device)
+
+    def operator_of(self, name: Any) -> Any:
+        """Return the operator of a name, where it is one that may be called."""
+        return _operator(name)
+
+    def subgraph(self, device: str) -> Subgraph:
+        """Return the operators as a subgraph."""
+        self.read(device)
         self.graph.output(tuple(self._node(at) for at in self.results))
         module = fx.GraphModule(torch.nn.Module(), self.graph, "Region")
         kinds = kinds_of(self.graph, device)
         computing = [node for node in self.nodes if kinds[node] == "compute"]
-        _require(bool(computing), "it computes nothing")
+        require(bool(computing), "it computes nothing")
         found = {
             size.node.expr: None
             for node in self.nodes[: len(self.inputs)]
@@ -227,7 +248,7 @@ class _Reader:
 
         found = {}
         for name, hint in self.hints.items():
-            _require(
+            require(
                 bool(_SYMBOL.fullmatch(str(name))) and type(hint) is int and 1 < hint < 1 << 40,
                 "a symbol is wrong",
             )
@@ -237,47 +258,48 @@ class _Reader:
         return found
 
     def _step(self, step: Any) -> fx.Node:
-        _require(isinstance(step, dict) and isinstance(step.get("kwargs"), dict), "a step is wrong")
+        require(isinstance(step, dict) and isinstance(step.get("kwargs"), dict), "a step is wrong")
         name = step.get("call")
-        args = tuple(self._argument(one) for one in _sequence(step.get("args")))
-        kwargs = {str(key): self._argument(one) for key, one in step["kwargs"].items()}
+        args = tuple(self.argument(one) for one in sequence(step.get("args")))
+        kwargs = {str(key): self.argument(one) for key, one in step["kwargs"].items()}
         if name == "size":
-            _require(len(args) == 2 and isinstance(args[0], fx.Node) and not kwargs, "a size is wrong")
+            require(len(args) == 2 and isinstance(args[0], fx.Node) and not kwargs, "a size is wrong")
             node = self.graph.call_method("size", args)
         else:
-            node = self.graph.call_function(_ARITHMETIC.get(str(name)) or _operator(name), args, kwargs)
+            node = self.graph.call_function(ARITHMETIC.get(str(name)) or self.operator_of(name), args, kwargs)
         known: Any = map_arg((args, kwargs), value_of)
         part_of = step.get("part_of")
         if part_of is not None:
             sound = isinstance(part_of, list) and len(part_of) == 2
-            _require(sound and all(isinstance(one, str) for one in part_of), "a part is wrong")
+            require(sound and all(isinstance(one, str) for one in part_of), "a part is wrong")
             node.meta[COMPOSITE] = tuple(part_of)
         call: Any = torch.Tensor.size if name == "size" else node.target
         node.meta["val"] = call(*known[0], **known[1])
         return node
 
-    def _argument(self, value: Any) -> Any:
+    def argument(self, value: Any) -> Any:
+        """Return an argument of a call, where it is one that may be given."""
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, list):
-            return [self._argument(one) for one in value]
-        _require(isinstance(value, dict) and len(value) == 1, "an argument is wrong")
+            return [self.argument(one) for one in value]
+        require(isinstance(value, dict) and len(value) == 1, "an argument is wrong")
         [(kind, told)] = value.items()
         if kind == "node":
             return self._node(told)
         if kind == "text":
-            _require(isinstance(told, str) and len(told) < 40, "a text is wrong")
+            require(isinstance(told, str) and len(told) < 40, "a text is wrong")
             return told
         if kind == "float":
-            _require(told in ("inf", "-inf", "nan"), "a number is wrong")
+            require(told in ("inf", "-inf", "nan"), "a number is wrong")
             return float(told)
         if kind == "device":
-            _require(told in ("cpu", "cuda"), "a device is wrong")
+            require(told in ("cpu", "cuda"), "a device is wrong")
             return torch.device(told)
         return _named(kind, told)
 
     def _node(self, at: Any) -> fx.Node:
-        _require(type(at) is int and 0 <= at < len(self.nodes), "a step reads what is not there")
+        require(type(at) is int and 0 <= at < len(self.nodes), "a step reads what is not there")
         found: fx.Node = self.nodes[at]
         return found
 
@@ -287,10 +309,10 @@ def _operator(name: Any) -> Any:
     namespace, _, rest = str(name)[:80].partition(".")
     operation, _, overload = rest.partition(".")
     known = operation in LOWERINGS and operation not in REASONS and _NAME.fullmatch(overload.lower())
-    _require(namespace == "aten" and bool(known), f"{str(name)[:80]} is no algebra")
+    require(namespace == "aten" and bool(known), f"{str(name)[:80]} is no algebra")
     found: Any = getattr(getattr(torch.ops.aten, operation, None), overload, None)
-    _require(isinstance(found, torch._ops.OpOverload), f"there is no {str(name)[:80]}")
-    _require(not found._schema.is_mutable, f"{str(name)[:80]} is no algebra")
+    require(isinstance(found, torch._ops.OpOverload), f"there is no {str(name)[:80]}")
+    require(not found._schema.is_mutable, f"{str(name)[:80]} is no algebra")
     return found
 
 
@@ -298,37 +320,40 @@ def _named(kind: Any, name: Any) -> Any:
     """Return what PyTorch has of a kind under a name, as torch.float32 of the dtypes."""
     types = _KINDS.get(str(kind))
     found = getattr(torch, str(name), None) if _NAME.fullmatch(str(name)) else None
-    _require(
+    require(
         types is not None and isinstance(found, types), f"there is no {str(kind)[:20]} {str(name)[:20]!r}"
     )
     return found
 
 
-def _size(data: Any, symbols: Mapping[str, Any]) -> Any:
+def size_of(data: Any, symbols: Mapping[str, Any]) -> Any:
+    """Return a size of data."""
     if type(data) is int and 0 <= data < 1 << 40:
         return data
     if isinstance(data, str):
-        _require(data in symbols, "a size has an unknown symbol")
+        require(data in symbols, "a size has an unknown symbol")
         return symbols[data]
-    _require(isinstance(data, list) and len(data) > 1, "a size is wrong")
+    require(isinstance(data, list) and len(data) > 1, "a size is wrong")
     name, *parts = data
-    _require(name in ("add", "mul", "floordiv", "pow"), "a size is wrong")
+    require(name in ("add", "mul", "floordiv", "pow"), "a size is wrong")
     made = _number(parts[0], symbols)
     for one in parts[1:]:
-        made = _ARITHMETIC[name](made, _number(one, symbols))
+        made = ARITHMETIC[name](made, _number(one, symbols))
     return made
 
 
 def _number(data: Any, symbols: Mapping[str, Any]) -> Any:
     """Return a part of a size, which may be below zero."""
-    return data if type(data) is int and abs(data) < 1 << 40 else _size(data, symbols)
+    return data if type(data) is int and abs(data) < 1 << 40 else size_of(data, symbols)
 
 
-def _sequence(value: Any) -> Sequence[Any]:
-    _require(isinstance(value, list), "a list is missing")
+def sequence(value: Any) -> Sequence[Any]:
+    """Return a list, or raise CheckpointError."""
+    require(isinstance(value, list), "a list is missing")
     return list(value)
 
 
-def _require(sound: bool, why: str) -> None:
+def require(sound: bool, why: str) -> None:
+    """Raise CheckpointError where something is not sound."""
     if not sound:
         raise CheckpointError(f"it is no region: {why}")

@@ -1,13 +1,13 @@
-"""Queue: the regions that a budget left undone, as records of the cache, at most one for each region's key.
+"""Queue: what a budget left undone, as records of the cache: regions, and graphs that did not race whole.
 
-A record holds what a search needs, and nothing of the user's: operators, layouts, options, and the gain
-that is expected. The cache sees to the rest: records are written whole, a damaged one is dropped, and a
-file that cannot be written leaves the queue as it is.
+There is at most one record for each key. It holds what the work needs, and nothing of the user's: operators,
+layouts, options, and the gain that is expected. The cache sees to the rest: records are written whole, a
+damaged one is dropped, and a file that cannot be written leaves the queue as it is.
 """
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from math import isfinite
 from typing import Any
@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 from superopt.backend.cache import recorded
+from superopt.backend.checks.whole import WholeRace
 from superopt.backend.decision import Ledger
+from superopt.backend.deferred.graph_data import data_of_graph
 from superopt.backend.deferred.portable import Unportable, data_of
 from superopt.backend.options import BackendOptions
 from superopt.backend.region import Region, blank_of
@@ -32,6 +34,7 @@ __all__ = [
     "Pending",
     "bound_queue",
     "defer",
+    "defer_graph",
     "pending_items",
     "pending_key",
     "put_back",
@@ -46,14 +49,15 @@ LARGE_S = 120.0
 MOST_ITEMS = 256
 """The most regions that wait; the regions with the least to gain give way."""
 
-_VERSION = 2
-_MOST_BYTES = 1 << 20  # the most that one region's record may take
+_VERSION = 3
+_MOST_BYTES = 4 << 20  # the most that one record may take
+_BOTH_WAYS = 2.0  # times as long as Inductor takes for a graph its race takes at least
 _PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A region that waits: its key in the queue, its description, and its expected gain."""
+    """A region or a graph that waits: its key in the queue, its description, and its expected gain."""
 
     key: Key
     operators: str
@@ -64,15 +68,18 @@ class Pending:
     preset: str
     verify: bool
     inductor: Mapping[str, Any]
-    region: Mapping[str, Any]  # see `portable`
+    data: Mapping[str, Any]  # see `portable` and `graph_data`
     weights: Weights = "default"
+    whole: bool = False  # whether it is a graph, and not a region
+    after: tuple[str, ...] = ()  # the digests of the keys here of regions that should be decided before
+    least_s: float = 0.0  # about how long it takes at least
 
     @property
     def device(self) -> str:
-        """The type of device that the region is for; whether there is one here is another matter."""
-        inputs = self.region.get("inputs")
-        first = inputs[0] if isinstance(inputs, list) and inputs else None
-        return str(first.get("device")) if isinstance(first, dict) else "cpu"
+        """The type of device that it is for; whether there is one here is another matter."""
+        inputs = self.data.get("inputs")
+        told = [one for one in inputs if isinstance(one, dict)] if isinstance(inputs, list) else []
+        return next((str(one["device"]) for one in told if "device" in one), "cpu")
 
     @property
     def options(self) -> BackendOptions:
@@ -105,20 +112,52 @@ def defer(region: Region, gain_us: float, ledger: Ledger) -> bool:
 
     A region that waits already keeps the larger gain; a region that had its large budget is done.
     """
-    options = ledger.options
-    inductor = {name: value for name, value in options.inductor.items() if name != PASS}
-    if not (options.cache and all(isinstance(value, _PLAIN) for value in inductor.values())):
-        return False
-    key, blank = pending_key(region.key), blank_of(region)
+    blank = blank_of(region)
     try:
-        data = data_of(region.subgraph)
+        item = _item(region.key, blank.operators, blank.inputs, gain_us, ledger, data_of(region.subgraph))
     except Unportable as error:
         log.info("%s is not queued: %s", blank.operators, error)
         return False
-    item = Pending(
-        key,
-        blank.operators,
-        blank.inputs,
+    with Cache.open() as cache:
+        if is_done(cache, region.key):
+            return False
+        known = _item_of(item.key, cache.get(item.key))
+        if known is not None and known.gain_us >= item.gain_us:
+            return True
+        return _put(cache, replace(item, begun=known.begun if known else 0))
+
+
+def defer_graph(
+    race: WholeRace, gain_us: float, waiting: Collection[Key], regions: int, ledger: Ledger
+) -> bool:
+    """Queue the race of a whole graph, for when its waiting regions are decided; return whether it waits."""
+    operators, count = f"a whole graph with {regions} regions", len(race.graph.find_nodes(op="placeholder"))
+    try:
+        data = data_of_graph(race.graph, race.weights)
+        item = _item(race.key, operators, f"{count} inputs", gain_us, ledger, data)
+    except Unportable as error:
+        log.info("%s is not queued: %s", operators, error)
+        return False
+    after = tuple(sorted(pending_key(key).digest for key in waiting))
+    least_s = round(_BOTH_WAYS * race.compiling_s, 1)
+    with Cache.open() as cache:
+        known = _item_of(item.key, cache.get(item.key))
+        begun = known.begun if known else 0
+        return _put(cache, replace(item, whole=True, after=after, least_s=least_s, begun=begun))
+
+
+def _item(
+    key: Key, operators: str, inputs: str, gain_us: float, ledger: Ledger, data: Mapping[str, Any]
+) -> Pending:
+    """Return an item, or raise Unportable where another process could not work on it."""
+    options = ledger.options
+    inductor = {name: value for name, value in options.inductor.items() if name != PASS}
+    if not options.cache or not all(isinstance(value, _PLAIN) for value in inductor.values()):
+        raise Unportable("there is no cache, or Inductor has settings that are no plain data")
+    return Pending(
+        pending_key(key),
+        operators,
+        inputs,
         round(gain_us, 3) if isfinite(gain_us) else 0.0,
         0,
         torch.get_num_threads(),
@@ -128,17 +167,13 @@ def defer(region: Region, gain_us: float, ledger: Ledger) -> bool:
         data,
         options.weights,
     )
-    with Cache.open() as cache:
-        if is_done(cache, region.key):
-            return False
-        known = _item_of(key, cache.get(key))
-        if known is not None and known.gain_us >= item.gain_us:
-            return True
-        item = replace(item, begun=known.begun if known else 0)
-        record = Record(item.to_json(), item.operators)
-        if len(str(record.data)) > _MOST_BYTES:
-            return False
-        cache.put(key, record)
+
+
+def _put(cache: Cache, item: Pending) -> bool:
+    record = Record(item.to_json(), item.operators)
+    if len(str(record.data)) > _MOST_BYTES:
+        return False
+    cache.put(item.key, record)
     return True
 
 
@@ -210,4 +245,5 @@ def _item_of(key: Key, record: Record | None) -> Pending | None:
         item = Pending(key, **typed_fields(Pending, record.data, _KEPT))
     except InputError:
         return None
-    return item if 1 <= item.threads <= 4096 and isfinite(item.gain_us) else None
+    sound = 1 <= item.threads <= 4096 and isfinite(item.gain_us) and isfinite(item.least_s)
+    return replace(item, after=tuple(item.after)) if sound else None

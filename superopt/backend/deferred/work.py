@@ -1,22 +1,27 @@
-"""Work: pending regions decided with a large budget, by the same checks and races as every other region."""
+"""Work: what waits, decided with a large budget, by the same checks and races as every region and graph."""
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
 from superopt.backend.cache import keep, known_decision
+from superopt.backend.checks.verdict import Verdict, keep_verdict, known_verdict
+from superopt.backend.checks.whole import WholeRace
+from superopt.backend.cut import Cut
 from superopt.backend.decision import Decision, Ledger
+from superopt.backend.deferred.graph_data import graph_from
 from superopt.backend.deferred.portable import region_from
 from superopt.backend.deferred.queue import LARGE_S, Pending, pending_items, pending_key, put_back, remove
+from superopt.backend.graphpass import replace_all
 from superopt.backend.region import Region
 from superopt.backend.region_plan import calling
 from superopt.backend.region_race import RegionRace
 from superopt.cache import Cache, Record, key_of
-from superopt.errors import CheckpointError, first_line
+from superopt.errors import CheckpointError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.inductor import alone
 from superopt.targets import Target, pick_target
@@ -32,7 +37,7 @@ _HEAD_TO_HEAD_S = 1.5
 
 
 _UNDER_WAY: list[Pending] = []
-"""The region that this process works on."""
+"""What this process works on."""
 
 
 _SETTLING, _GIVEN_UP = threading.Lock(), threading.Event()
@@ -40,11 +45,11 @@ _SETTLING, _GIVEN_UP = threading.Lock(), threading.Event()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one attempt to decide a pending region."""
+    """The outcome of one attempt to decide a pending region, or to race a pending graph."""
 
     operators: str
     inputs: str
-    faster: bool  # whether there are better kernels than before
+    faster: bool  # whether there are better kernels than before, or a graph is faster with fewer
     done: bool  # whether it is out of the queue
     why: str
     before_us: float | None = None
@@ -62,9 +67,10 @@ def work_through(
     seconds: float | None = None,
     tell: Callable[[int, int, Pending], None] = lambda at, count, item: None,
 ) -> list[Outcome]:
-    """Work the queue off, or some keys of it, the largest gain first; return what became of each region.
+    """Work the queue off, or some keys of it, the largest gain first; return what became of each.
 
-    No region is begun with fewer than `_LEAST_S` of the `seconds` left.
+    A graph races once the regions that it waits for had their time. Nothing is begun with fewer than
+    `_LEAST_S` of the `seconds` left, and no graph with too few for its race.
     """
     end = None if seconds is None else time.monotonic() + seconds
     seen: set[str] = set()
@@ -73,25 +79,37 @@ def work_through(
         left = None if end is None else end - time.monotonic()
         wanted = [one for one in pending_items() if only is None or one.key.digest in only]
         items = [one for one in wanted if one.key.digest not in seen]
-        if not items or (left is not None and left < _LEAST_S):
+        ready = _ready(items, left)
+        if not ready:
             return found
-        item = items[0]
+        item = ready[0]
         seen.add(item.key.digest)
         tell(len(seen), len(seen) + len(items) - 1, item)
         found.append(work_off(item, LARGE_S if left is None else min(left, LARGE_S)))
 
 
-def work_off(item: Pending, seconds: float) -> Outcome:
-    """Decide a pending region within about so many seconds, and take it out of the queue.
+def _ready(items: Sequence[Pending], left_s: float | None) -> list[Pending]:
+    """Return the items that may be begun when so many seconds are left."""
+    waiting = {one.key.digest for one in items}
+    return [
+        one
+        for one in items
+        if waiting.isdisjoint(one.after) and (left_s is None or left_s >= max(_LEAST_S, one.least_s))
+    ]
 
-    A region that is interrupted, or has too little time, waits as before.
+
+def work_off(item: Pending, seconds: float) -> Outcome:
+    """Decide a pending region or graph within about so many seconds, and take it out of the queue.
+
+    What is interrupted, or has too little time, waits as before.
     """
     if item.begun >= _MOST_BEGUN:
-        return _given_up(item, f"work on it ended its process {item.begun} times")
+        give = _graph_given_up if item.whole else _given_up
+        return give(item, f"work on it ended its process {item.begun} times")
     put_back(replace(item, begun=item.begun + 1))
     _UNDER_WAY[:] = [item]
     try:
-        outcome = _worked_off(item, seconds)
+        outcome = (_graph_raced if item.whole else _worked_off)(item, seconds)
     except BaseException:
         _restore()  # the interrupted attempt does not count as one that ended its process
         raise
@@ -102,7 +120,7 @@ def work_off(item: Pending, seconds: float) -> Outcome:
 
 
 def give_up() -> None:
-    """Put the region under way back as it was: the process ends, and what it finds from now on is void."""
+    """Put what is under way back as it was: the process ends, and what it finds from now on is void."""
     with _SETTLING:
         _GIVEN_UP.set()
         _restore()
@@ -120,7 +138,7 @@ def _worked_off(item: Pending, seconds: float) -> Outcome:
     target = pick_target(item.device)
     ledger = Ledger(item.options)
     try:
-        region = region_from(dict(item.region), target, ledger)
+        region = region_from(dict(item.data), target, ledger)
     except CheckpointError as error:
         return _given_up(item, first_line(error))
     if pending_key(region.key) != item.key:
@@ -140,6 +158,50 @@ def _worked_off(item: Pending, seconds: float) -> Outcome:
     return Outcome(
         item.operators, item.inputs, faster, ended, found.why, found.before_us, found.after_us, spent
     )
+
+
+def _graph_raced(item: Pending, seconds: float) -> Outcome:
+    """Race a whole graph with the regions that have kernels by now, and keep its verdict."""
+    start = time.monotonic()
+    torch._dynamo.reset()
+    torch.set_num_threads(item.threads)
+    target = pick_target(item.device)
+    ledger = Ledger(item.options)
+    key = key_of("plan", **item.key.parts)
+    try:
+        graph, weights = graph_from(dict(item.data), target.torch_device)
+    except CheckpointError as error:
+        return _graph_given_up(item, first_line(error))
+    race = WholeRace(graph, target, ledger, replace_all, weights)
+    if race.key != key:
+        return _graph_given_up(item, "it is another graph here")
+    known = Ledger(replace(item.options, budget_s=0.0))  # no region is searched here
+    decided = [(one, known_decision(one, known)) for one in Cut(graph, target, ledger, weights).regions()]
+    taken = [(region, one) for region, one in decided if one is not None and one.taken]
+    try:
+        found = race.last_word(taken, seconds)
+    except Exception as error:  # an operator that Inductor does not compile twice, or no memory
+        if _GIVEN_UP.is_set():
+            raise KeyboardInterrupt from error
+        return _graph_given_up(item, kind_and_line(error))
+    with _SETTLING:
+        if _GIVEN_UP.is_set():
+            raise KeyboardInterrupt
+        keep_verdict(key, found)
+        remove(item)
+    went = list(found.lost.values())
+    why = f"{len(went)} regions go: {went[0]}" if went else "it is no faster without any of them"
+    return Outcome(item.operators, item.inputs, bool(went), True, why, seconds=time.monotonic() - start)
+
+
+def _graph_given_up(item: Pending, why: str) -> Outcome:
+    """Note that a graph is not queued again; which of its regions stay is guessed."""
+    key = key_of("plan", **item.key.parts)
+    with Cache.open() as cache:
+        known = known_verdict(cache, key) or Verdict({}, {})
+    keep_verdict(key, replace(known, failed=why))
+    remove(item)
+    return Outcome(item.operators, item.inputs, False, True, f"given up: {why}")
 
 
 def _decided(

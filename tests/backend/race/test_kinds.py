@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from superopt.backend.cut import _unruled
 from superopt.backend.decision import Ledger
-from superopt.backend.graphpass import _unruled
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
 from superopt.backend.region import region_of

@@ -10,12 +10,14 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from superopt.backend.checks import whole
-from superopt.backend.checks.whole import Taken, WholeRace, border_us
+from superopt.backend.checks.verdict import Taken
+from superopt.backend.checks.whole import WholeRace, border_us
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
 from superopt.backend.region import Region, region_of
 from superopt.backend.subgraph import subgraph_of
+from superopt.errors import SuperoptError
 from superopt.rivals.kinds import Kind, kinds_of
 from superopt.targets import pick_target
 from superopt.tune import Measurement
@@ -33,10 +35,13 @@ def two_norms(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def parts(sizes: Sequence[int] = (6, 10)) -> tuple[fx.Graph, dict[fx.Node, Kind], list[Region]]:
     """Return a graph with two regions, around an operator that is no algebra."""
     graph = functional(two_norms, ones(*sizes), ones(*sizes))
+    return graph, kinds_of(graph, "cpu"), parts_of(graph)
+
+
+def parts_of(graph: fx.Graph) -> list[Region]:
     kinds = kinds_of(graph, "cpu")
-    ledger = Ledger(BackendOptions())
     made = [subgraph_of(piece, kinds) for piece in pieces_of(graph, kinds) if piece.heavy > 1]
-    return graph, kinds, [region_of(one, TARGET, ledger) for one in made]
+    return [region_of(one, TARGET, Ledger(BackendOptions())) for one in made]
 
 
 def taken(regions: Sequence[Region], *gains: float) -> Taken:
@@ -47,30 +52,39 @@ def taken(regions: Sequence[Region], *gains: float) -> Taken:
 
 
 def raced(speed: float, *, sure: bool = True) -> HeadToHead:
-    """Return a race in which a graph has some speed with its regions."""
+    """Return a race in which a graph has some speed with its regions, or with one more of them."""
     winner, loser = ("with", "without") if speed > 1 else ("without", "with")
     times = dict.fromkeys(("with", "without"), Measurement(1.0, 1.0, 1.0, 100))
     return HeadToHead(winner, loser, max(speed, 1 / speed), 1.0, sure, times)
 
 
+Races = list[tuple[str, str]]
+
+
 @pytest.fixture
-def race(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[WholeRace, list[int]]]:
-    """Return what makes a race of a graph whose speeds are told: by how many regions it has."""
+def race(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[WholeRace, Races]]:
+    """Return what makes a race of a graph with the regions A and B, of which each form has a told time."""
 
     def made(
-        graph: fx.Graph, speeds: dict[int, HeadToHead], *, budget_s: float = 60.0, node_s: float = 1e-6
-    ) -> tuple[WholeRace, list[int]]:
-        compiled: list[int] = []
+        graph: fx.Graph, times: dict[str, float], *, budget_s: float = 60.0, node_s: float = 1e-6
+    ) -> tuple[WholeRace, Races]:
+        races: Races = []
+        names = dict(zip((one.key.digest for one in parts_of(graph)), "AB", strict=True))
 
-        def compile_it(self: WholeRace, some: Taken) -> Callable[..., Any]:
-            compiled.append(len(some))
-            return lambda *inputs: None
+        def compile_it(self: WholeRace, some: Taken, inputs: Any) -> Callable[..., Any]:
+            form = "".join(sorted(names[region.key.digest] for region, _ in some))
+            return lambda *inputs: form
+
+        def confirm(pair: dict[str, Callable[[], str]], *given: Any, **named: Any) -> HeadToHead:
+            ours, other = pair["with"](), pair["without"]()
+            races.append((ours, other))
+            return raced(times[other] / times[ours], sure=abs(times[ours] - times[other]) > 0.5)
 
         monkeypatch.setattr(WholeRace, "_compiled", compile_it)
-        monkeypatch.setattr(whole, "confirm", lambda *given, **named: speeds[compiled[-1]])
+        monkeypatch.setattr(whole, "confirm", confirm)
         ledger = Ledger(BackendOptions(budget_s=budget_s))
         ledger.node_s = node_s
-        return WholeRace(graph, TARGET, ledger, lambda *given: None), compiled
+        return WholeRace(graph, TARGET, ledger, lambda *given: None), races
 
     return made
 
@@ -80,59 +94,94 @@ def test_there_are_two_regions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("speeds", "stays"),
+    ("times", "stays"),
     [
-        ({2: raced(1.2)}, 2),
-        ({2: raced(1.01, sure=False)}, 2),
-        ({2: raced(0.99, sure=False)}, 2),  # noise
-        ({2: raced(0.99)}, 0),
-        ({2: raced(0.9, sure=False), 1: raced(0.8)}, 0),
-        ({2: raced(0.9), 1: raced(1.1)}, 1),
+        ({"": 100, "AB": 80, "A": 90, "B": 90}, "AB"),
+        ({"": 100, "AB": 99.6, "A": 100, "B": 100}, "AB"),
+        ({"": 100, "AB": 100.4, "A": 100.2, "B": 100.2}, "AB"),  # noise
+        ({"": 100, "AB": 102, "A": 104, "B": 104}, ""),  # each hides what the other loses
+        ({"": 100, "AB": 110, "A": 90, "B": 120}, "A"),  # B wins alone and loses in the graph
+        ({"": 100, "AB": 90, "A": 80, "B": 110}, "A"),  # the graph gains, and B loses in it all the same
+        ({"": 100, "AB": 90, "A": 110, "B": 80}, "B"),
+        ({"": 100, "AB": 130, "A": 101, "B": 120}, ""),
     ],
 )
-def test_what_loses_in_the_whole_graph_goes(speeds: dict[int, HeadToHead], stays: int, race: Any) -> None:
+def test_the_whole_graph_has_the_last_word(times: dict[str, float], stays: str, race: Any) -> None:
     graph, _, regions = parts()
-    if stays == 0:
-        speeds = {1: raced(0.9), **speeds}
-    one, _ = race(graph, speeds)
-    kept, lost = one.kept(taken(regions, 2.0, 1.2))
-    assert len(kept) == stays
-    assert len(lost) == 2 - stays
-    if stays == 1:  # the region that gained least went
-        assert kept[0][0] is regions[0]
-        assert lost[regions[1].key.digest] == "the whole graph has 0.90 times the speed with it"
+    one, _ = race(graph, times)
+    stay = one.kept(taken(regions, 2.0, 1.2))
+    names = {region.key.digest: name for region, name in zip(regions, "AB", strict=True)}
+    assert "".join(names[region.key.digest] for region, _ in stay.taken) == stays
+    assert {names[one] for one in stay.lost} == set("AB") - set(stays)
+    assert all("times the speed with it" in why for why in stay.lost.values())
+    assert stay.raced
 
 
 def test_what_a_graph_decided_is_recalled(race: Any) -> None:
     graph, _, regions = parts()
-    first, compiled = race(graph, {2: raced(0.9), 1: raced(1.1)})
+    times = {"": 100, "AB": 110, "A": 90, "B": 120}
+    first, races = race(graph, times)
     found = first.kept(taken(regions, 2.0, 1.2))
-    assert compiled == [0, 2, 1]
-    again, compiled = race(graph, {})
-    assert again.kept(taken(regions, 2.0, 1.2))[1] == found[1]
-    assert compiled == []
-    other, compiled = race(graph, {2: raced(1.1)})
-    assert other.kept(taken(regions, 2.0, 1.3))[1] == {}  # another plan is raced anew
-    assert compiled == [0, 2]
+    assert races == [("AB", ""), ("AB", "A"), ("A", "")]
+    again, races = race(parts()[0], {}, budget_s=0.0)
+    assert again.kept(taken(regions, 2.0, 1.2)).lost == found.lost
+    assert again.kept(taken(regions, 2.0, 1.2)[:1]).lost == {}  # another region is left to Inductor by now
+    assert races == []
+    other, races = race(graph, {**times, "AB": 80})
+    assert other.kept(taken(regions, 2.0, 1.3)).lost == {}  # another plan is raced anew
+    assert len(races) == 3
 
 
-def test_a_graph_of_other_sizes_is_raced_by_itself(race: Any) -> None:
-    for sizes in ((6, 10), (8, 10)):
-        graph, _, regions = parts(sizes)
-        one, compiled = race(graph, {2: raced(1.1)})
-        one.kept(taken(regions, 2.0, 2.0))
-        assert compiled == [0, 2]
+def test_a_plan_that_lost_is_left_out_until_the_graph_races_anew(race: Any) -> None:
+    graph, _, regions = parts()
+    first, _ = race(graph, {"": 100, "AB": 110, "A": 90, "B": 120})
+    lost = first.kept(taken(regions, 2.0, 1.2)).lost
+    later, races = race(graph, {}, budget_s=0.1)
+    stay = later.kept(taken(regions, 2.5, 1.2))  # A has a better plan by now
+    assert (stay.lost, stay.raced, races) == (lost, False, [])
+
+
+@pytest.mark.parametrize("change", ["graph", "weights", "machine", "options"])
+def test_a_verdict_is_of_one_graph_on_one_machine(
+    change: str, race: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, _, regions = parts()
+    lost = race(graph, {"": 100, "AB": 110, "A": 90, "B": 120})[0].kept(taken(regions, 2.0, 1.2)).lost
+    assert lost
+    if change == "graph":  # the same regions in it, and one more operator
+        output = next(node for node in graph.nodes if node.op == "output")
+        with graph.inserting_before(output):
+            made = graph.call_function(torch.ops.aten.relu.default, (output.args[0],))
+            made.meta["val"] = output.args[0].meta["val"]
+        output.args = (made,)
+    elif change == "machine":
+        parts_here = TARGET.key_parts()
+        monkeypatch.setattr(type(TARGET), "key_parts", lambda self: {**parts_here, "device": "another"})
+    one, _ = race(graph, {"": 100, "AB": 80, "A": 90, "B": 90})
+    if change == "weights":
+        one = replace(one, weights={next(iter(graph.nodes))})
+    elif change == "options":
+        one.ledger.options = replace(one.ledger.options, weights="live")
+    assert one.kept(taken(regions, 2.0, 1.2)).lost == {}
+
+
+def test_names_do_not_matter_to_a_verdict(race: Any) -> None:
+    graph, other = parts()[0], parts()[0]
+    for node in other.nodes:
+        node.name = f"{node.name}_of_another_trace"
+    assert race(graph, {})[0].key == race(other, {})[0].key
 
 
 @pytest.mark.parametrize("settings", [{"budget_s": 0.3}, {"node_s": 1.0}, {"node_s": 0.0}])
 def test_without_time_a_region_must_gain_more_than_its_border(settings: dict[str, float], race: Any) -> None:
     graph, kinds, regions = parts()
-    one, compiled = race(graph, {}, **settings)
+    one, races = race(graph, {}, **settings)
     found = taken(regions, 2.0, 1.2)
-    assert one.kept(found)[1] == {}
-    assert compiled == []
+    stay = one.kept(found)
+    assert (stay.lost, stay.raced) == ({}, False)
+    assert races == []
     small = [(region, replace(decision, before_us=100.0 + 1e-9)) for region, decision in found]
-    lost = one.kept(small)[1]
+    lost = one.kept(small).lost
     dear = {region.key.digest for region in regions if border_us(region, kinds, TARGET) > 1e-9}
     assert set(lost) == dear
     assert all("where it is cut out" in why for why in lost.values())
@@ -140,9 +189,20 @@ def test_without_time_a_region_must_gain_more_than_its_border(settings: dict[str
 
 def test_a_budget_of_nothing_leaves_what_is_known(race: Any) -> None:
     graph, _, regions = parts()
-    one, compiled = race(graph, {}, budget_s=0.0)
-    assert one.kept(taken(regions, 2.0, 1.2))[1] == {}
-    assert compiled == []
+    one, races = race(graph, {}, budget_s=0.0)
+    stay = one.kept(taken(regions, 2.0, 1.2))
+    assert (stay.lost, stay.raced) == ({}, False)
+    assert races == []
+
+
+def test_a_race_waits_for_memory(race: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _, regions = parts()
+    monkeypatch.setattr(whole, "_free_bytes", lambda target: 100)
+    one, races = race(graph, {})
+    assert not one.kept(taken(regions, 2.0, 1.2)).raced
+    with pytest.raises(SuperoptError, match="too much memory"):
+        one.last_word(taken(regions, 2.0, 1.2), 60.0)
+    assert races == []
 
 
 def test_what_libraries_compute_costs_no_border() -> None:
@@ -178,6 +238,6 @@ def test_a_graph_is_compiled_and_raced_both_ways(slower: bool) -> None:
                 made = copy.call_function(torch.ops.aten.mm.default, (made, x))
         output.args = ((*tree_leaves(output.args[0]), made),)
 
-    kept, lost = WholeRace(graph, TARGET, ledger, put_in).kept(taken(regions, 2.0, 1.5))
-    assert bool(lost) == slower
-    assert len(kept) + len(lost) == 2
+    stay = WholeRace(graph, TARGET, ledger, put_in).kept(taken(regions, 2.0, 1.5))
+    assert bool(stay.lost) == slower
+    assert len(stay.taken) + len(stay.lost) == 2

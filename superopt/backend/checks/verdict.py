@@ -1,0 +1,99 @@
+"""Verdict: which regions a whole graph keeps, as a record of the cache, so that the next start obeys it."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from superopt.backend.cache import next_epoch
+from superopt.backend.decision import Decision
+from superopt.backend.options import BackendOptions
+from superopt.backend.region import Region
+from superopt.cache import Cache, Key, Record, key_of, versions
+from superopt.candidates.typed import typed_fields
+from superopt.errors import InputError
+from superopt.rivals.inductor import PASS
+from superopt.targets import Target
+
+__all__ = ["Taken", "Verdict", "is_of_graph", "keep_verdict", "known_verdict", "plans_in", "verdict_key"]
+
+Taken = Sequence[tuple[Region, Decision]]
+
+_FIELDS = ("plans", "lost", "without", "raced", "failed")
+_BACKEND = "whole graph 2"  # what this is a verdict of, and the version of its record
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Which regions a graph lost in a race of its own, and which it was compiled without last."""
+
+    plans: Mapping[str, str]  # by the digests of the regions' keys: the digest of each plan that raced in it
+    lost: Mapping[str, str]  # by these digests: why a region went
+    without: tuple[str, ...] = ()  # the digests of the regions that had plans and were left out
+    raced: bool = False
+    failed: str = ""  # why the graph cannot be raced, if so
+
+    def covers(self, taken: Taken) -> bool:
+        """Whether all these plans were in the graph that was raced."""
+        return self.raced and all(self.plans.get(digest) == plan for digest, plan in plans_in(taken).items())
+
+    def lost_of(self, taken: Taken) -> dict[str, str]:
+        """Return which of these plans lost in an earlier race, perhaps beside others, and why."""
+        plans = plans_in(taken)
+        return {
+            digest: why
+            for digest, why in self.lost.items()
+            if digest in plans and plans[digest] == self.plans.get(digest)
+        }
+
+
+def plans_in(taken: Taken) -> dict[str, str]:
+    """Return the digests of the plans of regions, by the digests of their keys."""
+    return {
+        region.key.digest: hashlib.sha256(str(decision.plan).encode()).hexdigest()
+        for region, decision in taken
+    }
+
+
+def verdict_key(digest: str, target: Target, options: BackendOptions) -> Key:
+    """Return the key of the verdict on a graph: also the machine, and what decides which plans it has."""
+    told = {
+        "backend": _BACKEND,
+        "graph": digest,
+        "preset": options.preset,
+        "verify": options.verify,
+        "weights": options.weights,
+        "inductor": {name: str(value) for name, value in sorted(options.inductor.items()) if name != PASS},
+    }
+    parts = {**versions(), **target.key_parts()}
+    return key_of("plan", program="none", options=told, **parts)
+
+
+def is_of_graph(key: Key) -> bool:
+    """Whether a key is that of a verdict, and not of a region."""
+    options = key.parts["options"]
+    return isinstance(options, dict) and options.get("backend") == _BACKEND
+
+
+def known_verdict(cache: Cache, key: Key) -> Verdict | None:
+    """Return the verdict of a key, or None where there is none, or a damaged one."""
+    record = cache.get(key)
+    try:
+        found = Verdict(**typed_fields(Verdict, record.data, _FIELDS)) if record is not None else None
+    except InputError:
+        return None
+    if found is None or not all(
+        isinstance(one, str) for one in (*found.plans.values(), *found.lost.values(), *found.without)
+    ):
+        return None
+    return replace(found, without=tuple(found.without))
+
+
+def keep_verdict(key: Key, found: Verdict) -> None:
+    """Keep a verdict; where other regions go than before, no graph that Inductor has kept may come back."""
+    with Cache.open() as cache:
+        before = known_verdict(cache, key)
+        if found == before:
+            return
+        cache.put(key, Record({name: getattr(found, name) for name in _FIELDS}, "whole graph"))
+    if before is not None and set(before.without) != set(found.without):
+        next_epoch()
