@@ -22,7 +22,7 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.mode import mode_of
 from superopt.backend.deferred.queue import bound_queue, defer_graph
 from superopt.backend.region import Region
-from superopt.backend.region_plan import REGION, plan_of
+from superopt.backend.region_plan import REGION, calls_directly, plan_of
 from superopt.cache import Key, versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
@@ -185,6 +185,7 @@ def replace_all(graph: fx.Graph, taken: Sequence[tuple[Region, Decision]]) -> No
     """Replace regions by calls of plans; if that fails for a region, its operators stay."""
     from torch._inductor.pattern_matcher import stable_topological_sort
 
+    calls_directly()
     moved: dict[fx.Node, fx.Node] = {}
     for region, decision in taken:
         try:

@@ -9,7 +9,8 @@ they cannot be, the goal itself is computed by torch.
 import json
 import logging
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +34,7 @@ from superopt.weights.kept import KeptKernel
 if TYPE_CHECKING:
     from superopt.backend.region import Region
 
-__all__ = ["REGION", "RegionPlan", "calling", "kept_plan", "plan_of"]
+__all__ = ["REGION", "RegionPlan", "calling", "calls_directly", "kept_plan", "plan_of"]
 
 log = logging.getLogger("superopt")
 
@@ -257,11 +258,12 @@ def kept_plan(plan: RegionPlan) -> str:
 
 
 def calling(region: "Region", plan: str) -> fx.GraphModule:
-    """Return a module that calls the operator, as a compiled graph does, to race with a region's own."""
+    """Return a module that calls a plan, as a compiled graph does, to race with a region's own."""
     goal = region.goal
     graph = fx.Graph()
     given = [graph.placeholder(f"x{at}") for at in range(len(region.subgraph.inputs))]
-    made = graph.call_function(REGION, (plan, region.in_order([port.name for port in goal.inputs], given)))
+    call = _run if calls_directly() else REGION
+    made = graph.call_function(call, (plan, region.in_order([port.name for port in goal.inputs], given)))
     places = {output.port.name: at for at, output in enumerate(goal.outputs)}
     graph.output(tuple(graph.call_function(operator.getitem, (made, places[name])) for name in region.names))
     return fx.GraphModule(torch.nn.Module(), graph, "Planned")
@@ -284,3 +286,29 @@ _LIBRARY.impl("region", _run, "CompositeExplicitAutograd")
 torch.library.register_fake("superopt::region", _fake, lib=_LIBRARY)
 
 REGION = torch.ops.superopt.region.default
+
+# What the code of a compiled graph calls. PyTorch's dispatcher, which takes some ten microseconds to hand a
+# list of tensors to Python, has nothing to decide there.
+_PACKET: Any = torch.ops.superopt.region
+_PACKET.direct = _run
+_DIRECT = "torch.ops.superopt.region.direct"
+
+
+@cache
+def calls_directly() -> bool:
+    """Let Inductor write calls of plans that go straight to Python; return whether this version can."""
+    try:
+        from torch._inductor.codegen.custom_extern_kernel_codegen import (
+            CUSTOM_EXTERN_KERNEL_CODEGEN,
+            CustomCodegen,
+        )
+
+        CUSTOM_EXTERN_KERNEL_CODEGEN[f"torch.ops.{REGION}"] = CustomCodegen(python=_write_call)
+    except (ImportError, TypeError):  # another version of PyTorch: calls go through the dispatcher
+        return False
+    return True
+
+
+def _write_call(node: Any, write: Callable[[str], None]) -> None:
+    """Write the call of a plan into the code that Inductor makes of a graph."""
+    write(f"{node.get_name()} = {_DIRECT}({', '.join([*node.codegen_args(), *node.codegen_kwargs()])})")
