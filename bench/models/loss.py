@@ -18,7 +18,7 @@ from torch import Tensor
 from superopt.backend.entry import ledger_of
 from superopt.bench.harness.records import launch_record
 from superopt.bench.harness.results import Results, begin, machine
-from superopt.bench.models.memory import peak_bytes
+from superopt.bench.models.memory import peaks_of
 from superopt.errors import InputError
 from superopt.tune.measure import times_together
 
@@ -84,7 +84,7 @@ def measure_loss(options: argparse.Namespace) -> int:
     record: dict[str, Any] = launch_record(taken, "superopt bytes", "inductor")
     inside = alone // 2
     record["peak"] = {
-        name: round((peak_bytes(step, step.drop) + inside) / alone, 3) for name, step in steps.items()
+        name: round((peaks_of(step, step.drop).whole + inside) / alone, 3) for name, step in steps.items()
     }
     record["errors"] = {
         name: [round(a / b, 3) if b else 0.0 for a, b in zip(found, errors["eager"], strict=True)]

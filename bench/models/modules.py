@@ -207,7 +207,7 @@ def measure_modules(options: argparse.Namespace) -> int:
     wrong, taken = [], Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SUPEROPT_CACHE_DIR"] = folder
-        partition._LEAST_BYTES = joint_pass._LEAST_BYTES = _LEAST_BYTES
+        partition._LEAST_BYTES = joint_pass._LEAST_BYTES = joint_pass._FEWER_BYTES = _LEAST_BYTES
         for memory in _SETTINGS:
             for seed in range(options.modules):
                 count, fault = judge(seed, memory, half=seed % 4 == 3)

@@ -1,8 +1,8 @@
 """Training: a step forward and backward by several compilers, in turns, and the most memory it holds.
 
 A step ends with the gradients of all parameters. The loss is that of the language model's head where the
-model has one, else the mean square of what it makes. Memory is counted by `bench.models.memory`; what a step
-needs beside the gradients that it leaves is what choosing what is kept can save.
+model has one, else the mean square of what it makes. Memory is counted by `bench.models.memory`: the peak of
+all that a step allocates, and that of its activations, which is all but the gradients that it leaves.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from superopt.bench.harness.records import launch_record
 from superopt.bench.harness.results import Results, begin, machine, resumed
 from superopt.bench.harness.rivals import ready
 from superopt.bench.models.case import Case, seconds_of
-from superopt.bench.models.memory import peak_bytes
+from superopt.bench.models.memory import peaks_of
 from superopt.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,7 +80,9 @@ def trained(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         record = launch_record(
             times_together(steps, [()], seconds=options.seconds), "superopt fast", "inductor"
         )
-        record["peak_bytes"] = {name: peak_bytes(step, compiled[name].drop) for name, step in steps.items()}
+        peaks = {name: peaks_of(step, compiled[name].drop) for name, step in steps.items()}
+        record["peak_bytes"] = {name: one.whole for name, one in peaks.items()}
+        record["activation_bytes"] = {name: one.passing for name, one in peaks.items()}
         record["gradient_bytes"] = bytes_of(model.parameters())  # all of them are there at the end of a step
         record["first_s"] = taken
         record["decided"] = {name: _decided(one) for name, one in settings.items()}
@@ -224,11 +226,11 @@ def _folder() -> Iterator[dict[str, str]]:
 def _line(text: str, record: Mapping[str, Any]) -> str:
     if "error" in record:
         return f"{text:16} failed: {record['error']}"
-    theirs, gradients = record["measured"]["inductor"]["median_us"], record["gradient_bytes"]
+    theirs = record["measured"]["inductor"]["median_us"]
     told = [
         f"    {name:36} {one['median_us'] / 1e3:9.1f} ms {theirs / one['median_us']:6.2f}"
-        f" {record['peak_bytes'][name] / 2**20:9.1f} MB, beside gradients"
-        f" {(record['peak_bytes'][name] - gradients) / 2**20:9.1f}"
+        f" {record['peak_bytes'][name] / 2**20:9.1f} MB, activations"
+        f" {record['activation_bytes'][name] / 2**20:9.1f}"
         for name, one in record["measured"].items()
     ]
     reasons = [f"    {name}: {why}" for name, whys in record["decided"].items() for why in whys]

@@ -21,6 +21,7 @@ from superopt.backend.deferred.mode import Mode, mode_of
 from superopt.backend.graphpass import RegionPass, passes_of
 from superopt.backend.joint.joint_pass import JointPass
 from superopt.backend.joint.partition import Partitioner
+from superopt.backend.joint.second import with_second
 from superopt.backend.options import BackendOptions, mode_options, read_options
 from superopt.cache import Key
 from superopt.errors import first_line, kind_and_line
@@ -63,10 +64,17 @@ def compile_graph(
     """
     ledger = _ledger_now(options, mode)
     mode_now = mode_of(ledger.options)
-    # Compiling may change the graph, so its key is taken before.
+    # Compiling may change the graph, so its key and a copy of it are taken before.
     key = graph_key(module, inputs, ledger.options) if mode_now != "off" else None
+    second = with_second(module) if _is_differentiated(inputs) else None
     compiled, ours = _compiled(module, inputs, ledger)
-    return compiled if key is None else _deferred(compiled, ours, key, ledger, mode_now)
+    if key is not None:
+        compiled = _deferred(compiled, ours, key, ledger, mode_now)
+    return compiled if second is None else second(compiled)
+
+
+def _is_differentiated(inputs: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in inputs)
 
 
 def _deferred(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from superopt.backend.joint.tiles import Tiles
+from superopt.backend.joint.turns.tiles import Tiles
 from superopt.backend.operators import Operators
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.codec import candidate_from_json, checked_graph, member, runnable_json

@@ -9,7 +9,8 @@ import torch
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.graphpass import RegionPass
-from superopt.backend.joint import choice, joint_pass, run, stages
+from superopt.backend.joint import joint_pass, judged
+from superopt.backend.joint.turns import choice, run, stages
 
 from .steps import WORDS
 
@@ -38,13 +39,13 @@ def noted(
     monkeypatch.setattr(choice, "_TURN_BYTES", 4 * WORDS * 10)
     monkeypatch.setattr(choice, "_MORE", (1,))
     monkeypatch.setattr(stages, "_LEAST_FLOPS", 1)
-    monkeypatch.setattr(joint_pass, "_RACE_S", 0.05)
-    monkeypatch.setattr(joint_pass, "_MOST_RACE_S", 0.05)
+    monkeypatch.setattr(judged, "_RACE_S", 0.05)
+    monkeypatch.setattr(judged, "_MOST_RACE_S", 0.05)
     for memory in choice.LEAST_SPEED:
         monkeypatch.setitem(choice.LEAST_SPEED, memory, 0.0)
     monkeypatch.setitem(choice._SLACK, "balanced", 1e9)
     if request.node.get_closest_marker("slow") is None:  # turns by PyTorch's operators, for speed
-        for module in (run, joint_pass):
+        for module in (run, judged):
             monkeypatch.setattr(module, "compiled_by_inductor", lambda graph, *given: graph)
     torch._dynamo.reset()
     # Each test compiles its graph.

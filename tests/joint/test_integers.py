@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from superopt.backend.decision import Decision
-from superopt.backend.joint.integers import holds_integers
+from superopt.backend.joint.turns.integers import holds_integers
 from superopt.ir import parse_graph
 
 from .steps import WIDTH, WORDS

@@ -32,7 +32,9 @@ Loss = Callable[..., Tensor]
 class Seen:
     """A loss split by superopt: its joint graph as it was, and the names of what the passes share."""
 
-    def __init__(self, loss: Loss, memory: str | int, *given: Tensor, same: bool = True) -> None:
+    def __init__(
+        self, loss: Loss, memory: str | int, *given: Tensor, same: bool = True, table: Any = None
+    ) -> None:
         self.ledger = Ledger(read_options({"memory": memory, "cache": True}))
         ours = Partitioner(self.ledger, JointPass(self.ledger, RegionPass(self.ledger)))
 
@@ -46,7 +48,7 @@ class Seen:
             return made
 
         plain = lambda graph, inputs: make_boxed_func(graph.forward)  # noqa: E731
-        program = aot_function(loss, plain, plain, partition_fn=split)
+        program = aot_function(loss, plain, plain, partition_fn=split, decompositions=table)
         leaves = [one.clone().requires_grad_(one.is_floating_point()) for one in given]
         torch.autograd.backward(program(*leaves))
         wanted = [one.clone().requires_grad_(one.is_floating_point()) for one in given]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from superopt.backend.joint.products import Matrices, OwnProduct
-from superopt.backend.joint.stages import Multiply, Operand
+from superopt.backend.joint.turns.products import Matrices, OwnProduct
+from superopt.backend.joint.turns.stages import Multiply, Operand
 
 AXES = {"left": ("m", "k"), "right": ("k", "n"), "made": ("m", "n")}
 

@@ -129,9 +129,10 @@ def judge(seed: int, memory: str | int, noted: list[Decision]) -> tuple[bool, st
 
 @pytest.mark.parametrize("memory", ["fast", "balanced", 9000])
 def test_random_losses(memory: str | int, noted: list[Decision], monkeypatch: pytest.MonkeyPatch) -> None:
-    from superopt.backend.joint import joint_pass, run
+    from superopt.backend.joint import judged
+    from superopt.backend.joint.turns import run
 
-    for module in (run, joint_pass):
+    for module in (run, judged):
         monkeypatch.setattr(module, "compiled_by_inductor", lambda graph, *given: graph)
     judged = list(map(partial(judge, memory=memory, noted=noted), range(CASES)))
     assert [wrong for _, wrong in judged if wrong] == []

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from superopt.backend.joint import run, stages
-from superopt.backend.joint.run import TiledKernel
-from superopt.backend.joint.stages import Multiply
-from superopt.backend.joint.tiling import tiled, with_undefined
+from superopt.backend.joint.turns import run, stages
+from superopt.backend.joint.turns.run import TiledKernel
+from superopt.backend.joint.turns.stages import Multiply
+from superopt.backend.joint.turns.tiling import tiled, with_undefined
 from superopt.trace import trace
 from superopt.trace.run import run_graph
 
@@ -89,10 +89,20 @@ def in_batches(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     return made @ v, (made.flatten(0, 1).t() @ x.flatten(0, 1)).exp()
 
 
-X, W, V = torch.randn(M, K), torch.randn(N, K), torch.randn(N, K)
+def heads(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """The backward pass of attention, whose products have axes that both operands keep."""
+    q, k, u = torch.stack([x, x + 1]), torch.stack([w, 2 * w]), torch.stack([v, v.exp()])
+    p = torch.softmax(q @ k.transpose(1, 2), -1)
+    inner = q @ u.transpose(1, 2)
+    scores = p * (inner - (p * inner).sum(-1, keepdim=True))
+    return scores @ k, scores.transpose(1, 2) @ q, p.transpose(1, 2) @ q
 
 
-QUICK = [equal, read_twice, gated, scaled, in_batches]
+DRAW = torch.Generator().manual_seed(0)
+X, W, V = (torch.randn(size, K, generator=DRAW) for size in (M, N, N))
+
+
+QUICK = [equal, read_twice, gated, scaled, in_batches, heads]
 SLOW = [chained, crossed, mixed_with_itself, masked]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from superopt.backend.joint.tiling import UNDEFINED, Tiling, tiled, with_undefined
+from superopt.backend.joint.turns.tiling import UNDEFINED, Product, Tiling, tiled, with_undefined
 from superopt.candidates.sizes import resized
 from superopt.ir import Graph, Port
 from superopt.trace import trace
@@ -44,8 +44,7 @@ def in_turns(tiling: Tiling, given: dict[str, Tensor], rows: int) -> dict[str, T
                 target = part(one.port, whole[one.port.name])
                 target.copy_(made[one.port.name].reshape(target.shape))
         for product in tiling.products:
-            left, right = made[product.left.name].flatten(1), made[product.right.name].flatten(1)
-            whole[product.port.name] += (left.t() @ right).view_as(whole[product.port.name])
+            whole[product.port.name] += _multiplied(product, made)
         for one in tiling.sums:
             add = torch.add if one.op == "add" else torch.maximum
             whole[one.port.name] = add(whole[one.port.name], made[one.port.name])
@@ -53,15 +52,26 @@ def in_turns(tiling: Tiling, given: dict[str, Tensor], rows: int) -> dict[str, T
     return {**made, **{name: whole[name] for name in tiling.rows}}
 
 
+def _multiplied(product: Product, made: dict[str, Tensor]) -> Tensor:
+    """Return a product of two values of a turn, by the names of their axes."""
+    ports = (product.left, product.right, product.port)
+    numbers = {
+        axis: at for at, axis in enumerate(dict.fromkeys(axis for port in ports for axis in port.axes))
+    }
+    left, right, wanted = ([numbers[axis] for axis in port.axes] for port in ports)
+    summed: Tensor = torch.einsum(made[product.left.name], left, made[product.right.name], right, wanted)
+    return summed
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(q @ k.t(), -1) @ v
 
 
 def attention_backward(q: Tensor, k: Tensor, v: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    p = torch.softmax(q @ k.t(), -1)
-    inner = g @ v.t()
+    p = torch.softmax(q @ k.mT, -1)
+    inner = g @ v.mT
     scores = p * (inner - (p * inner).sum(-1, keepdim=True))
-    return scores @ k, scores.t() @ q, p.t() @ g
+    return scores @ k, scores.mT @ q, p.mT @ g
 
 
 def loss(x: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -89,6 +99,11 @@ Y[3] = -100
 TILED: dict[str, tuple[Function, tuple[Tensor, ...], set[str]]] = {
     "attention": (attention, (X, W, V), {"m"}),
     "its backward pass": (attention_backward, (X, W, V, torch.randn(M, K)), {"m"}),
+    "that of several heads": (
+        attention_backward,
+        tuple(torch.randn(2, size, K) for size in (M, N, N, M)),
+        {"b", "m"},
+    ),
     "a loss": (loss, (X, W, Y), {"m"}),
     "a loss of several sentences": (
         in_batches,

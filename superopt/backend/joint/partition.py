@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.joint.joint_pass import JOINT, JointPass
+from superopt.backend.joint.joint_pass import JOINT, JointPass, turns_in_pass
 from superopt.backend.joint.kept import Choices, Kept, Passes, keep_readers_of_changed, tags, untag
 from superopt.backend.joint.step import Split, Step, copied, inputs_of, race, saved_names, split
 from superopt.backend.options import Memory
@@ -108,7 +108,21 @@ class Partitioner(CustomPartitionerFn):
         except Exception as error:
             untag(gm.graph, before)
             log.warning("what a backward pass keeps is left to PyTorch: %s", kind_and_line(error))
-        return split(gm, joint_inputs, told)
+        made = split(gm, joint_inputs, told)
+        if _is_ours(gm.graph):
+            for module, title in zip(made, ("forward pass", "backward pass"), strict=True):
+                self._turn(module, title)
+        return made
+
+    def _turn(self, module: fx.GraphModule, title: str) -> None:
+        """Put turns into one pass; a fault of ours leaves it as it is."""
+        try:
+            copy = copied(module, module.graph, {})
+            if turns_in_pass(copy.graph, self.ledger, title):
+                module.graph = copy.graph
+                module.recompile()
+        except Exception as error:
+            log.warning("a %s is left as it is: %s", title, kind_and_line(error))
 
     def _choose(self, gm: fx.GraphModule, told: Mapping[str, Any]) -> None:
         """Tag the nodes of a graph."""

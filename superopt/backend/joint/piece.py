@@ -10,7 +10,10 @@ from superopt.backend.subgraph import Subgraph, subgraph_of
 from superopt.rivals.aten import VIEWS, operator_name, tensors_in, value_of
 from superopt.rivals.kinds import Kind
 
-__all__ = ["gate_of", "is_tangent", "large_bytes", "largest_component", "piece_around"]
+__all__ = ["gate_of", "is_tangent", "large_bytes", "large_groups", "piece_around"]
+
+
+_PARTS = VIEWS | {"add", "clone", "index_put"}  # of what is made of parts, by adding them
 
 
 def _bytes(node: fx.Node) -> int:
@@ -46,14 +49,13 @@ def large_bytes(graph: fx.Graph, least_bytes: int) -> int:
     return max(least_bytes, *map(_bytes, outside))
 
 
-def largest_component(graph: fx.Graph, limit_bytes: int) -> list[fx.Node]:
-    """Return nodes of the graph's own with values of more bytes, that read one another.
+def large_groups(graph: fx.Graph, limit_bytes: int) -> list[list[fx.Node]]:
+    """Return groups of nodes of the graph's own with values of more bytes, that read one another.
 
-    What enters the graph, as it is or as a view, and what leaves it is not its own; nor are constants. Where
-    there are several such groups, it is that with the most bytes.
+    What enters the graph, as it is or as a view, is not its own, nor is what leaves it, or is only added to
+    what leaves it; nor are constants. The group with the most bytes comes first.
     """
-    [output] = graph.find_nodes(op="output")
-    outside = {*graph.find_nodes(op="placeholder"), *output.all_input_nodes}
+    outside = _leaving(graph) | set(graph.find_nodes(op="placeholder"))
     for node in graph.nodes:
         read = node.all_input_nodes
         if (
@@ -78,26 +80,37 @@ def largest_component(graph: fx.Graph, limit_bytes: int) -> list[fx.Node]:
             members -= near
             groups[-1] |= near
             left += near
-    largest = max(groups, key=lambda group: sum(map(_bytes, group)), default=set[fx.Node]())
-    return [node for node in large if node in largest]
+    groups.sort(key=lambda group: -sum(map(_bytes, group)))
+    return [[node for node in large if node in group] for group in groups]
+
+
+def _leaving(graph: fx.Graph) -> set[fx.Node]:
+    """Return what leaves a graph, and the parts of sums that leave it, as gradients of a tied weight are."""
+    [output] = graph.find_nodes(op="output")
+    leaving = set(output.all_input_nodes)
+    for node in reversed(graph.nodes):
+        sums = [one for one in node.users if one in leaving and operator_name(one) in _PARTS]
+        if node.users and len(sums) == len(node.users) and all(_bytes(one) == _bytes(node) for one in sums):
+            leaving.add(node)
+    return leaving
 
 
 def piece_around(
-    graph: fx.Graph, seeds: Iterable[fx.Node], gate: fx.Node | None = None, outside: Collection[str] = ()
+    graph: fx.Graph, seeds: Iterable[fx.Node], gates: Collection[fx.Node], outside: Collection[str] = ()
 ) -> Subgraph:
-    """Return the piece around some nodes, with what is made for it alone and of it alone.
+    """Return the piece around some nodes, with what is made for it alone.
 
-    A gate and what is made for it alone stay outside, and so do integers and masks that some operators make.
-    Raise InputError where the piece cannot stand alone.
+    Where there are gates, what is made of them for the piece, or of the piece alone, belongs to it, too.
+    Gates stay outside, as does what is made for them alone, and so do integers and masks that some operators
+    make. Raise InputError where the piece cannot stand alone.
     """
     order = {node: at for at, node in enumerate(graph.nodes)}
     members = set(seeds)
     members |= {user for node in members for user in node.users if user.op == "call_function"}
-    gates = [gate] if gate is not None else [node for node in graph.nodes if is_tangent(node)]
-    late = _reach(gates, lambda node: node.users)
+    late, closed = _reach(gates, lambda node: node.users), set(gates)
     while True:
         after = _reach(members, lambda node: node.users)
-        before = _reach(members, lambda node: [one for one in node.all_input_nodes if one is not gate])
+        before = _reach(members, lambda node: [one for one in node.all_input_nodes if one not in closed])
         more = (after & before) | (before & late)  # what is made of gradients for the piece belongs to it
         # What else reads a cheap node for the piece would have to belong to it, too.
         for node in sorted(before - members, key=order.__getitem__, reverse=True):
@@ -108,7 +121,8 @@ def piece_around(
         if not more:
             break
         members |= more
-    _follow(members, order)
+    if gates:
+        _follow(members, order)
     kinds: dict[fx.Node, Kind] = dict.fromkeys(graph.nodes, "outside")
     kinds.update(dict.fromkeys(members, "compute"))
     return subgraph_of(Piece(tuple(sorted(members, key=order.__getitem__))), kinds)

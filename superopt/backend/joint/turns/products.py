@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from superopt.backend.joint.stages import Multiply
+from superopt.backend.joint.turns.stages import Multiply
 from superopt.codegen.cpp import default_config, lower_kernel
 from superopt.codegen.cpp.launch import CppKernel
 from superopt.ir import fuse, parse_graph
@@ -26,7 +26,8 @@ out c: f32[{c}] = t2
 class Matrices:
     """The operands and the result of a product as matrices: where they lie, or copies if need be.
 
-    Operands are of one dtype; the result may be of another one, in which products are added up.
+    Where both operands keep axes, all are several matrices, one after another. Operands are of one dtype; the
+    result may be of another one, in which products are added up.
     """
 
     def __init__(
@@ -37,35 +38,44 @@ class Matrices:
         made: Tensor,
         dtype: torch.dtype = torch.float32,
     ) -> None:
+        batch = step.batch
         rows, columns = (
-            [axis for axis in one.axes if axis not in step.summed] for one in (step.left, step.right)
+            [axis for axis in one.axes if axis not in (*batch, *step.summed)]
+            for one in (step.left, step.right)
         )
-        self.left = _matrix(left.to(dtype), step.left.axes, rows, step.summed)
-        self.right = _matrix(right.to(dtype), step.right.axes, step.summed, columns)
-        self.target = _in_order(made, step.made.axes, [*rows, *columns])
-        self.made = _matrix(made, step.made.axes, rows, columns)
+        self.left = _matrix(left.to(dtype), step.left.axes, batch, rows, step.summed)
+        self.right = _matrix(right.to(dtype), step.right.axes, batch, step.summed, columns)
+        self.target = _in_order(made, step.made.axes, [*batch, *rows, *columns])
+        self.made = _matrix(made, step.made.axes, batch, rows, columns)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
         """The rows and the columns of the result, and the length of the sum."""
-        return self.left.shape[0], self.right.shape[1], self.left.shape[1]
+        return self.left.shape[-2], self.right.shape[-1], self.left.shape[-1]
 
     def multiply(self, own: "OwnProduct | None" = None, *, again: bool = False) -> None:
         """Compute the product, or add it to what is there."""
+        several = self.made.dim() == 3
         if self.made.dtype != self.left.dtype:
-            made = torch.mm(self.left, self.right)
+            made = torch.matmul(self.left, self.right)
             self.made.add_(made) if again else self.made.copy_(made)
         elif again:
-            self.made.addmm_(self.left, self.right)
-        elif own is None or not own.multiply(self):
-            torch.mm(self.left, self.right, out=self.made)
+            add = self.made.baddbmm_ if several else self.made.addmm_
+            add(self.left, self.right)
+        elif own is None or several or not own.multiply(self):
+            multiply = torch.bmm if several else torch.mm
+            multiply(self.left, self.right, out=self.made)
         if self.made.data_ptr() != self.target.data_ptr():
             self.target.copy_(self.made.view(self.target.shape))
 
 
-def _matrix(tensor: Tensor, axes: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> Tensor:
-    count = prod(tensor.shape[axes.index(axis)] for axis in rows)
-    return _in_order(tensor, axes, (*rows, *columns)).reshape(count, -1)
+def _matrix(
+    tensor: Tensor, axes: Sequence[str], batch: Sequence[str], rows: Sequence[str], columns: Sequence[str]
+) -> Tensor:
+    sizes = dict(zip(axes, tensor.shape, strict=True))
+    several = [prod(sizes[axis] for axis in batch)] * bool(batch)
+    shape = [*several, *(prod(sizes[axis] for axis in side) for side in (rows, columns))]
+    return _in_order(tensor, axes, (*batch, *rows, *columns)).reshape(shape)
 
 
 def _in_order(tensor: Tensor, axes: Sequence[str], order: Sequence[str]) -> Tensor:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superopt.backend.joint.integers import holds_integers
-from superopt.backend.joint.run import TiledKernel
-from superopt.backend.joint.tiling import UNDEFINED, tiled, with_undefined
+from superopt.backend.joint.turns.integers import holds_integers
+from superopt.backend.joint.turns.run import TiledKernel
+from superopt.backend.joint.turns.tiling import UNDEFINED, tiled, with_undefined
 from superopt.backend.operators import in_own_memory
 from superopt.errors import InputError
 from superopt.ir import Graph

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from superopt.backend.joint.tiling import Tiling, part_of
+from superopt.backend.joint.turns.tiling import Tiling, part_of
 from superopt.ir import Graph, Output, Port, Step, mask_values, value_axes
 
 __all__ = ["Between", "Multiply", "Operand", "Stages", "staged"]
@@ -28,13 +28,21 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """A product of two matrices; `adds` says that it is added to those of earlier turns."""
+    """Products of two matrices, one for each position of the axes that both keep.
+
+    `adds` says that they are added to those of earlier turns.
+    """
 
     left: Operand
     right: Operand
     made: Operand
     summed: tuple[str, ...]
     adds: bool = False
+
+    @property
+    def batch(self) -> tuple[str, ...]:
+        """The axes that both operands keep."""
+        return tuple(axis for axis in self.made.axes if axis in self.left.axes and axis in self.right.axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +113,13 @@ class _Stager:
             self.order.setdefault(self.axes[value], self._order(value))
 
     def _multiplies(self, step: Step) -> bool:
-        """Whether a step is a large product of two matrices."""
+        """Whether a step is a large product of two matrices, or of several."""
         if step.op != "contract" or any(self.masks[one] for one in step.inputs):
             return False
         left, right = (self.axes[one] for one in step.inputs)
         summed, sizes = set(step.axes), self.graph.sizes
         flops = prod(sizes[axis] for axis in left | right)
-        return left & right == summed and bool(left - summed and right - summed) and flops >= _LEAST_FLOPS
+        return summed <= left & right and bool(left - right and right - left) and flops >= _LEAST_FLOPS
 
     def _root(self, value: int) -> tuple[int, dict[str, str]]:
         """Return what a value is under other names of its axes, and these names."""
@@ -150,11 +158,13 @@ class _Stager:
         axis = self.tiling.axis
         if value in self.products:
             step = self.graph.step_at(value)
-            sides = [self._sorted(self.axes[one] - set(step.axes)) for one in step.inputs]
+            left, right = (self.axes[one] - set(step.axes) for one in step.inputs)
+            batch, *sides = (self._sorted(one) for one in (left & right, left - right, right - left))
         else:
+            batch = list[str]()
             sides = [[axis] * (axis in self.axes[value]), self._sorted(self.axes[value] - {axis})]
         sides.sort(key=lambda side: (axis in side) == self.last)
-        return tuple(one for side in sides for one in side)
+        return tuple(one for side in (batch, *sides) for one in side)
 
     def _sorted(self, axes: Collection[str]) -> list[str]:
         return [axis.name for axis in self.graph.axes if axis.name in axes]

@@ -206,15 +206,15 @@ class _Tiler:
         return Tiling(graph, self.axis, before, turn, after, names, tuple(sums), tuple(products))
 
     def _sides(self, step: Step) -> tuple[str, ...]:
-        """Return the axes of a sum's two sides where it is a large product of matrices, else nothing."""
+        """Return a sum's axes, of both operands, then of each, where it is large products of matrices."""
         selects = step.op == "contract" and self.masks[step.inputs[0]] != self.masks[step.inputs[1]]
         if step.op != "contract" or step.axes != (self.axis,) or selects:
             return ()
-        left, right = (self._sorted(self.axes[one] - {self.axis}) for one in step.inputs)
-        sizes = self.graph.sizes
-        whole = [*left, *right]
+        left, right = (self.axes[one] - {self.axis} for one in step.inputs)
+        sides = [self._sorted(one) for one in (left & right, left - right, right - left)]
+        sizes, whole = self.graph.sizes, [axis for side in sides for axis in side]
         large = _ELEMENT * prod(sizes[one] for one in whole) > _IN_PLACE
-        return (*left, *right) if left and right and large and len(set(whole)) == len(whole) else ()
+        return tuple(whole) if all(sides[1:]) and large else ()
 
     def _sorted(self, axes: Collection[str]) -> list[str]:
         return [axis.name for axis in self.graph.axes if axis.name in axes]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from superopt.backend.joint.products import Matrices, OwnProduct
-from superopt.backend.joint.stages import Between, Multiply, staged
-from superopt.backend.joint.tiling import Tiling
+from superopt.backend.joint.turns.products import Matrices, OwnProduct
+from superopt.backend.joint.turns.stages import Between, Multiply, staged
+from superopt.backend.joint.turns.tiling import Tiling
 from superopt.candidates.sizes import resized
 from superopt.ir import Graph, Port, Step, print_graph
 from superopt.rivals.inductor import alone, compiled_by_inductor
@@ -21,6 +21,7 @@ __all__ = ["TiledKernel"]
 
 _TIMES = 3  # that a product is timed
 _MOST_CODE = 32
+_FACTOR = "factor "  # before the name of an input, as products read it
 
 _CODE: dict[object, Callable[..., Any]] = {}
 """What Inductor made of graphs between products, by all that it depends on."""
@@ -50,7 +51,7 @@ class TiledKernel:
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute all results, each contiguous and in memory of its own."""
         tiling, goal = self.tiling, self.tiling.goal
-        known = {**given, **_computed(tiling.before, given)}
+        known = self._factored({**given, **_computed(tiling.before, given)})
         leaving = [one.port for one in goal.outputs if one.port.name in tiling.rows]
         leaving += [one.port for one in tiling.products]
         whole = {port.name: _empty(goal, port, given) for port in leaving}
@@ -68,7 +69,7 @@ class TiledKernel:
     def product_seconds(self, given: Mapping[str, Tensor]) -> dict[str, float]:
         """Return how long each product of a turn takes, by name."""
         tiling, goal = self.tiling, self.tiling.goal
-        known = {**given, **_computed(tiling.before, given)}
+        known = self._factored({**given, **_computed(tiling.before, given)})
         wholes = [one.port for one in goal.outputs if one.port.name in tiling.rows]
         known |= {port.name: _empty(goal, port, given) for port in wholes}
         known |= {one.port.name: _empty(goal, one.port, given).zero_() for one in tiling.products}
@@ -82,12 +83,12 @@ class TiledKernel:
         return taken
 
     def product_flops(self) -> dict[str, int]:
-        """Return the operations of each product of a turn that is not added up, by name."""
+        """Return the operations of each product of two matrices that is not added up, by name."""
         sizes = {**self.tiling.turn.sizes, self.tiling.axis: self.rows}
         return {
             step.made.name: 2 * prod(sizes[axis] for axis in {*step.left.axes, *step.right.axes})
             for step in self.stages.steps
-            if isinstance(step, Multiply) and not step.adds
+            if isinstance(step, Multiply) and not step.adds and not step.batch
         }
 
     def shared_bytes(self, rows: int) -> int:
@@ -99,6 +100,18 @@ class TiledKernel:
         begin = time.perf_counter()
         self._multiply(step, tensors, again=step.adds)
         return time.perf_counter() - begin
+
+    def _factored(self, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors, with those that products read also in the dtype of products, under other names."""
+        entering = {port.name for port in self.tiling.turn.inputs}
+        factors = {
+            one.name
+            for step in self.stages.steps
+            if isinstance(step, Multiply)
+            for one in (step.left, step.right)
+            if one.name in entering and known[one.name].dtype != self.dtype
+        }
+        return {**known, **{f"{_FACTOR}{name}": known[name].to(self.dtype) for name in factors}}
 
     def _shared(self) -> list[Tensor]:
         """Return the memory that turns share."""
@@ -115,6 +128,9 @@ class TiledKernel:
         ports = [*tiling.turn.inputs, *(one.port for one in tiling.products)]
         ports += [one.port for one in tiling.turn.outputs if one.port.name in tiling.rows]
         tensors = {port.name: self._part(port, known[port.name], start, rows) for port in ports}
+        for port in tiling.turn.inputs:
+            if (name := f"{_FACTOR}{port.name}") in known:
+                tensors[name] = self._part(port, known[name], start, rows)
         for name, place in stages.places.items():
             shape = [sizes[axis] for axis in stages.axes[name]]
             tensors[name] = shared[place][: prod(shape)].view(shape)
@@ -138,9 +154,12 @@ class TiledKernel:
 
     def _multiply(self, step: Multiply, tensors: Mapping[str, Tensor], *, again: bool) -> None:
         name = step.made.name
-        matrices = Matrices(
-            step, tensors[step.left.name], tensors[step.right.name], tensors[name], self.dtype
+        left, right = (
+            tensors.get(f"{_FACTOR}{one.name}", tensors.get(one.name)) for one in (step.left, step.right)
         )
+        assert left is not None
+        assert right is not None
+        matrices = Matrices(step, left, right, tensors[name], self.dtype)
         if name in self._own and self._own[name] is None:
             self._own[name] = OwnProduct(matrices)
         matrices.multiply(self._own.get(name), again=again)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from superopt.backend.joint.tiles import Tiles
-from superopt.backend.joint.tiling import largest_bytes
+from superopt.backend.joint.turns.tiles import Tiles
+from superopt.backend.joint.turns.tiling import largest_bytes
 from superopt.backend.options import Memory
 from superopt.errors import SuperoptError, first_line
 
@@ -30,16 +30,18 @@ _WHOLE = 8  # positions of which a turn takes a multiple, as vectors have lanes
 _WORTH_OWN = 1e8  # operations of a product that is worth a kernel of ours
 
 
-def chosen(tiles: Tiles, given: Mapping[str, Tensor], memory: Memory) -> Tiles:
+def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -> Tiles:
     """Return the tiles whose products take the least time, or little more of it and less memory."""
     taken = list[tuple[float, int, Tiles]]()
-    for rows in _rows(tiles, memory):
-        for last in (False, True):
-            made = replace(tiles, rows=rows, last=last)
-            seconds: Mapping[str, float] = made.kernel.product_seconds(given)
-            if not last and tiles.dtype == "f32":
-                made, seconds = _with_own(made, seconds, given)
-            taken.append((sum(seconds.values()) / rows, rows, made))
+    for tiles in ways:
+        whole = tiles.goal.sizes[tiles.axis]
+        for rows in _rows(tiles, memory):
+            for last in (False, True):
+                made = replace(tiles, rows=rows, last=last)
+                seconds: Mapping[str, float] = made.kernel.product_seconds(given)
+                if not last and tiles.dtype == "f32":
+                    made, seconds = _with_own(made, seconds, given)
+                taken.append((sum(seconds.values()) * whole / rows, made.kernel.shared_bytes(rows), made))
     most = min(one[0] for one in taken) * _SLACK.get(str(memory), 1.0)
     return min((one for one in taken if one[0] <= most), key=lambda one: (one[1], one[0]))[2]
 

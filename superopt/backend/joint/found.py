@@ -1,0 +1,166 @@
+"""Found: a part of a graph as algebra that is computed in turns, and its call in place of its operators."""
+
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from superopt.backend.joint.piece import is_tangent, piece_around
+from superopt.backend.joint.turns.factored import factored
+from superopt.backend.joint.turns.integers import holds_integers
+from superopt.backend.joint.turns.tiles import Tiles
+from superopt.backend.joint.turns.tiling import tiled, with_undefined
+from superopt.backend.region_plan import REGION, RegionPlan, kept_plan
+from superopt.backend.subgraph import Subgraph
+from superopt.ir import Graph
+from superopt.rivals.aten import is_matmul, value_of
+from superopt.rivals.inductor import alone
+from superopt.targets import Target
+from superopt.trace import trace
+
+__all__ = ["APART", "Found", "found_around", "put_in"]
+
+APART = {torch.float32: 1e-3, torch.bfloat16: 3e-2}
+"""Of the largest number, beyond which results are not the same, by the dtype of products."""
+
+_WAYS = 2  # axes that are tried
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A part in turns: its plan, what it reads, and the results that the gradient of the loss multiplies."""
+
+    subgraph: Subgraph
+    plan: RegionPlan
+    names: tuple[str, ...]  # of each result
+    inputs: Mapping[str, fx.Node]
+    tiles: Tiles
+    ways: tuple[Tiles, ...]  # along several axes
+    tangent: fx.Node | None = None
+    scaled: frozenset[str] = frozenset()
+
+    def with_tiles(self, tiles: Tiles, target: str) -> "Found":
+        """Return the part in other turns."""
+        return replace(self, plan=RegionPlan.of_operators(self.plan.goal, target, tiles), tiles=tiles)
+
+    def given(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the inputs of the part in the order of the plan."""
+        known = dict(zip(self.subgraph.inputs, tensors, strict=True))
+        return [known[self.inputs[name]] for name in self.plan.inputs]
+
+    def scale(self, name: str, made: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+        """Return a result as the backward pass then scales it, for these inputs."""
+        if self.tangent is None or name not in self.scaled:
+            return made
+        return made * tensors[self.subgraph.inputs.index(self.tangent)]
+
+
+def found_around(
+    graph: fx.Graph,
+    seeds: Sequence[fx.Node],
+    gates: Collection[fx.Node],
+    target: Target,
+    limit_bytes: int,
+    outside: Collection[str] = (),
+) -> Found | None:
+    """Return a part in turns, or None where no axis serves.
+
+    Where gates are given, through which the gradient of a loss enters, the part takes in both passes, and
+    must be a multiple of it.
+    """
+    subgraph = piece_around(graph, seeds, gates, outside)
+    tangents = [node for node in subgraph.inputs if gates and (node in gates or is_tangent(node))]
+    dtype = _dtype(subgraph)
+    if len(tangents) != bool(gates) or dtype is None:
+        return None
+    traced = alone(lambda: trace(subgraph.module, *subgraph.example(), name="step", for_proof=True))
+    if traced.program.opaque and not outside:  # what is made of labels, as by padding, can be read instead
+        opaque = {one.target for one in traced.program.opaque}
+        return found_around(graph, seeds, gates, target, limit_bytes, opaque)
+    if traced.program.opaque or len(traced.program.regions) != 1:
+        return None
+    nodes = dict(zip(traced.input_names, subgraph.inputs, strict=True))
+    if not {one.port.name for one in traced.graph.outputs}.issuperset(traced.program.outputs):
+        return None
+    goal, scaled = traced.graph, frozenset[str]()
+    for gate in tangents:
+        [name] = [name for name, node in nodes.items() if node is gate]
+        known = {one.name for one in goal.inputs}
+        without = factored(goal, name) if name in known else None
+        if without is None:
+            return None
+        goal, scaled = without
+    ways = _ways(goal, limit_bytes, dtype, most=1 if gates else _WAYS) if holds_integers(goal) else ()
+    if not ways:
+        return None
+    plan = RegionPlan.of_operators(goal, target.name, ways[0])
+    tangent = tangents[0] if tangents else None
+    return Found(subgraph, plan, traced.program.outputs, nodes, ways[0], ways, tangent, scaled)
+
+
+def _dtype(subgraph: Subgraph) -> torch.dtype | None:
+    """Return in which dtype a part multiplies, None where turns cannot."""
+    results = [value_of(one.node) for one in subgraph.results]
+    floats = [value for value in (*map(value_of, subgraph.inputs), *results) if value.dtype.is_floating_point]
+    dtypes = {value_of(node).dtype for node in subgraph.piece.nodes if is_matmul(node)}
+    if len(dtypes) != 1 or subgraph.symbols or not all(one.dtype.is_floating_point for one in results):
+        return None
+    [dtype] = dtypes
+    # Not float16: what is multiplied by the gradient of the loss afterwards may be too small for it before.
+    known = dtype in APART and {torch.float32, dtype}.issuperset(value.dtype for value in floats)
+    return dtype if known else None
+
+
+def _ways(goal: Graph, limit_bytes: int, dtype: torch.dtype, *, most: int) -> tuple[Tiles, ...]:
+    """Return tiles of a goal along its longest axes that serve, of one position each."""
+    name, found = "bf16" if dtype == torch.bfloat16 else "f32", list[Tiles]()
+    checked = with_undefined(goal)
+    for axis in sorted(goal.axes, key=lambda one: -one.size):
+        if len(found) < most and tiled(checked, axis.name, limit_bytes) is not None:
+            found.append(Tiles(goal, axis.name, 1, limit_bytes, dtype=name))
+    return tuple(found)
+
+
+def put_in(graph: fx.Graph, found: Found) -> None:
+    """Replace a part by a call of its plan, and what the gradient of the loss then multiplies."""
+    from torch._inductor.pattern_matcher import stable_topological_sort
+
+    text = kept_plan(found.plan)
+    results = found.subgraph.results
+    place = {name: at for at, name in enumerate(found.plan.outputs)}
+    given = [found.inputs[name] for name in found.plan.inputs]
+    first = found.subgraph.piece.nodes[0]
+    with graph.inserting_before(first):
+        call = graph.call_function(REGION, (text, given))
+    mode = torch._guards.detect_fake_mode([value_of(node) for node in given])
+    assert mode is not None
+    with mode:
+        call.meta["val"] = REGION(text, [value_of(node) for node in given])
+    call.meta["partitioner_tag"] = "is_forward"
+    point = call
+    for result, name in zip(results, found.names, strict=True):
+        with graph.inserting_after(point):
+            made = graph.call_function(operator.getitem, (call, place[name]))
+        made.meta["val"] = call.meta["val"][place[name]]
+        made.meta["partitioner_tag"] = "is_forward"
+        point = made
+        if name in found.scaled and found.tangent is not None:
+            made = _after(graph, made, torch.ops.aten.mul.Tensor, (made, found.tangent))
+        if result.back is not None:
+            made = _after(graph, made, torch.ops.aten.permute.default, (made, list(result.back)))
+        made.meta = {**result.node.meta}
+        result.node.replace_all_uses_with(made)
+    stable_topological_sort(graph)
+    graph.eliminate_dead_code()
+    graph.lint()
+
+
+def _after(graph: fx.Graph, node: fx.Node, target: Any, args: tuple[Any, ...]) -> fx.Node:
+    with graph.inserting_after(node):
+        made = graph.call_function(target, args)
+    made.meta["val"] = value_of(node)
+    made.meta["partitioner_tag"] = "is_backward"
+    return made

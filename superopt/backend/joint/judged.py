@@ -1,0 +1,172 @@
+"""Judged: whether a part of a graph is computed in turns: where that is accurate, and fast by the clock."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.joint.found import APART, Found
+from superopt.backend.joint.turns.choice import LEAST_SPEED, chosen
+from superopt.backend.joint.turns.run import TiledKernel
+from superopt.backend.joint.turns.tiles import Tiles
+from superopt.backend.joint.turns.tiling import largest_bytes, tiled, with_undefined
+from superopt.backend.options import BackendOptions, Memory
+from superopt.backend.region_plan import REGION, kept_plan
+from superopt.cache import Cache, Record, key_of, program_text, versions
+from superopt.candidates.sizes import resized
+from superopt.rivals.aten import listed
+from superopt.rivals.inductor import alone, compiled_by_inductor
+from superopt.targets import Target
+from superopt.trace.run import TORCH_DTYPES, run_graph
+from superopt.tune import confirm
+from superopt.verify.floats.compare import compare_floats, typical
+from superopt.verify.floats.report import FloatReport
+
+__all__ = ["decided"]
+
+_LEAST_S = 3.0  # seconds of a budget that was told, below which no race begins
+_SCALES = 1, 4096  # by which random numbers are multiplied, to see what overflows
+_MANY_ROWS = 128  # of a turn, of which comparing two takes long
+_RACE_S, _MOST_RACE_S = 1.0, 6.0
+_LONG_S, _ROUNDS = 0.5, 3  # a call that takes so long is timed so often
+
+
+def decided(found: Found, ledger: Ledger, target: Target) -> tuple[Decision, Found]:
+    """Return whether a part is computed in turns and in which, as was decided before or by a race."""
+    goal = found.plan.goal
+    inputs = ", ".join(f"{port.dtype}{list(goal.shape(port))}".replace(" ", "") for port in goal.inputs)
+    blank = Decision(listed(found.subgraph.piece.nodes), inputs, False, "")
+    memory = ledger.options.memory
+    told = {
+        "axes": [one.axis for one in found.ways],
+        "limit_bytes": found.tiles.limit_bytes,
+        "memory": memory,
+        "least": _least(memory),
+    }
+    options = {"backend": "joint", **told, "results": list(found.names)}
+    parts = {**versions(), **target.key_parts()}
+    key = key_of("plan", program=program_text(goal), options=options, **parts)
+    record = Cache.open().get(key) if ledger.options.cache else None
+    if record is not None and isinstance(record.data.get("taken"), bool):
+        why, verdict = (str(record.data.get(name, "")) for name in ("why", "verdict"))
+        found = found.with_tiles(Tiles.read(goal, record.data.get("tiles")), target.name)
+        taken = record.data["taken"]
+        return replace(blank, taken=taken, why=why, verdict=verdict, recalled=True), found
+    if ledger.options.budget_s is not None and ledger.left_s < _LEAST_S:
+        return replace(blank, why="no time to race it in turns", open=True), found
+    with ledger.spending():
+        made, found = alone(lambda: _judged(blank, found, target, ledger.options))
+    if ledger.options.cache:
+        kept = {"taken": made.taken, "why": made.why, "verdict": made.verdict}
+        Cache.open().put(key, Record({**kept, "tiles": found.tiles.to_json()}, made.operators))
+    return made, found
+
+
+def _judged(blank: Decision, found: Found, target: Target, options: BackendOptions) -> tuple[Decision, Found]:
+    """Decide for turns where they are accurate, and fast enough beside Inductor's code of the whole part."""
+    inputs = _drawn(found.subgraph.example())
+    given, memory = found.given(inputs), options.memory
+    tiles = chosen(found.ways, dict(zip(found.plan.inputs, given, strict=True)), memory)
+    found = found.with_tiles(tiles, target.name)
+    report = _compared(found)
+    blank = replace(blank, verdict=str(report))
+    if not report.ok:
+        return replace(blank, why="not as accurate as PyTorch in turns"), found
+    text = kept_plan(found.plan)
+    inductor = compiled_by_inductor(found.subgraph.module, inputs, options.inductor)
+    if not _agrees(found, text, inductor, inputs):
+        return replace(
+            blank, why="in turns it differs from Inductor's code, or overflows where that does not"
+        ), found
+
+    def turns() -> list[Tensor]:  # with what the backward pass then does
+        made = zip(found.plan.outputs, REGION(text, given), strict=True)
+        return [found.scale(name, one, inputs) for name, one in made]
+
+    start = time.perf_counter()
+    inductor(*inputs)
+    long = time.perf_counter() - start > _LONG_S
+    raced = confirm(
+        {"turns": turns, "whole": lambda: inductor(*inputs)},
+        "turns",
+        "whole",
+        [()],
+        seconds=_RACE_S,
+        most_seconds=0.0 if long else _MOST_RACE_S,
+        times=partial(target.times, least_rounds=_ROUNDS) if long else target.times,
+    )
+    speed = raced.speed_of("turns")
+    size, turn = largest_bytes(found.plan.goal), tiles.kernel.shared_bytes(tiles.rows)
+    needed = isinstance(memory, int) and turn <= memory < size
+    taken = needed or speed >= _least(memory)
+    short = f"{turn / 2**20:.0f} MB in place of {size / 2**20:.0f}"
+    why = f"in turns it has {speed:.2f} times Inductor's speed, and {short}"
+    whole_us, turns_us = (raced.measurements[name].median_us for name in ("whole", "turns"))
+    return replace(blank, taken=taken, why=why, before_us=whole_us, after_us=turns_us), found
+
+
+def _least(memory: Memory) -> float:
+    """Return the speed beside Inductor's from which on turns are taken for their speed."""
+    return LEAST_SPEED.get(str(memory), LEAST_SPEED["fast"])
+
+
+def _compared(found: Found) -> FloatReport:
+    """Return how the errors of turns compare with PyTorch's, of one or two whole turns and the last one."""
+    tiles, goal = found.tiles, found.plan.goal
+    whole = goal.sizes[tiles.axis]
+    size = min(whole, tiles.rows * (1 if tiles.rows > _MANY_ROWS else 2) + whole % tiles.rows)
+    small = resized(goal, {tiles.axis: size})
+    tiling = tiled(with_undefined(small), tiles.axis, tiles.limit_bytes, whole=whole)
+    assert tiling is not None
+    kernel = TiledKernel(tiling, tiles.rows, last=tiles.last, own=tiles.own, dtype=tiles.kernel.dtype)
+    # In one turn, a program is rounded where PyTorch rounds it; `_agrees` compares with Inductor's code.
+    whole_kernel = TiledKernel(tiling, size, dtype=tiles.kernel.dtype)
+    names = [port.name for port in small.inputs]
+    results = [one.port.name for one in small.outputs]
+
+    def theirs(*tensors: Tensor) -> list[Tensor]:
+        dtypes = {one.dtype for one in tensors if one.dtype.is_floating_point}
+        given = dict(zip(names, tensors, strict=True))
+        if kernel.dtype != torch.float32 and torch.float64 not in dtypes:
+            made = whole_kernel(given)
+        else:
+            made = run_graph(small, given, max(dtypes, key=lambda one: one.itemsize))
+        return [made[name] for name in results]
+
+    def ours(*tensors: Tensor) -> list[Tensor]:
+        made = kernel(dict(zip(names, tensors, strict=True)))
+        return [made[name] for name in results]
+
+    blank = [
+        torch.empty(small.shape(port), dtype=TORCH_DTYPES[port.dtype], device="meta") for port in small.inputs
+    ]
+    return compare_floats(theirs, ours, _drawn(tuple(blank)), seed=1, distributions=("normal",))
+
+
+def _agrees(
+    found: Found, text: str, inductor: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
+) -> bool:
+    """Whether turns compute what Inductor's code of the whole does, and are finite where that is."""
+    for scale in _SCALES:
+        given = [one * scale if one.dtype.is_floating_point and one.dim() else one for one in inputs]
+        made = dict(zip(found.plan.outputs, REGION(text, found.given(given)), strict=True))
+        for name, wanted in zip(found.names, inductor(*given), strict=True):
+            ours = found.scale(name, made[name], inputs)
+            if bool((wanted.isfinite() & ~ours.isfinite()).any()):
+                return False
+            apart = APART[found.tiles.kernel.dtype] * wanted.abs().max()
+            if scale == 1 and not bool(((ours - wanted).abs() <= apart).all()):
+                return False
+    return True
+
+
+def _drawn(example: tuple[Tensor, ...]) -> list[Tensor]:
+    """Return random tensors like an example; integers are 0 or 1, which are valid as indices and labels."""
+    return [
+        made if one.dtype.is_floating_point else torch.randint(0, 2, one.shape).to(one.dtype)
+        for one, made in zip(example, typical(example), strict=True)
+    ]

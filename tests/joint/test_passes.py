@@ -1,0 +1,60 @@
+"""Passes: attention by hand in turns, in the forward and in the backward pass, has eager's gradients."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch._inductor.decomposition import select_decomp_table
+
+from superopt.backend.joint import joint_pass, judged, partition
+from superopt.backend.joint.turns import choice, run, stages
+
+from .test_kept import Loss, Seen
+
+TOKENS, WIDTH, HEADS = 24, 6, 2
+LARGE = 4 * HEADS * TOKENS * TOKENS
+
+
+@pytest.fixture(autouse=True)
+def turns(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    """Take turns whatever a race says, of operators that run one by one."""
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(partition, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(joint_pass, "_FEWER_BYTES", LARGE - 1)
+    monkeypatch.setattr(stages, "_LEAST_FLOPS", 1)
+    for name in ("_RACE_S", "_MOST_RACE_S"):
+        monkeypatch.setattr(judged, name, 0.02)
+    for module in (run, judged):
+        monkeypatch.setattr(module, "compiled_by_inductor", lambda graph, *given: graph)
+    for memory in choice.LEAST_SPEED:
+        monkeypatch.setitem(choice.LEAST_SPEED, memory, 0.0)
+
+
+def attention(x: Tensor, w: Tensor, *, causal: bool = False) -> Tensor:
+    q, k, v = (one.view(-1, HEADS, WIDTH).transpose(0, 1) for one in (x @ w).chunk(3, -1))
+    scores = q @ k.mT / math.sqrt(WIDTH)
+    if causal:
+        ones = torch.ones(len(x), len(x), dtype=torch.bool).tril()
+        scores = scores.masked_fill(~ones, -torch.inf)
+    return (scores.softmax(-1) @ v).square().sum()
+
+
+def causal(x: Tensor, w: Tensor) -> Tensor:
+    return attention(x, w, causal=True)
+
+
+def capped(x: Tensor, w: Tensor) -> Tensor:
+    q, k, v = (one.view(-1, HEADS, WIDTH).transpose(0, 1) for one in (x @ w).chunk(3, -1))
+    return ((2 * torch.tanh(q @ k.mT / 2)).softmax(-1) @ v).square().sum()
+
+
+@pytest.mark.parametrize("loss", [attention, pytest.param(causal, marks=pytest.mark.slow), capped])
+def test_attention_in_turns(loss: Loss) -> None:
+    torch.manual_seed(0)
+    given = torch.randn(TOKENS, 2 * WIDTH), torch.randn(2 * WIDTH, 3 * HEADS * WIDTH) / 4
+    seen = Seen(loss, LARGE + 400, *given, table=select_decomp_table())
+    assert seen.sizes()[0] < HEADS * TOKENS * TOKENS  # no probability is kept
+    parts = {one.graph: one for one in seen.ledger.decisions if one.graph != "joint graph"}
+    assert set(parts) == {"forward pass", "backward pass"}
+    assert all(one.taken for one in parts.values()), [one.why for one in parts.values()]

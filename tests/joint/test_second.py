@@ -1,0 +1,148 @@
+"""Second: gradients of gradients are eager's, or are refused as PyTorch refuses them."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from functorch.compile import aot_module_simplified, make_boxed_func
+from torch import Tensor, nn
+
+from superopt.backend.joint.second import with_second
+
+
+def _backend(module: Any, inputs: Any) -> Callable[..., Any]:
+    plain = lambda graph, given: make_boxed_func(graph.forward)  # noqa: E731
+    second = with_second(module)
+    made: Callable[..., Any] = aot_module_simplified(module, inputs, fw_compiler=plain, bw_compiler=plain)
+    return second(made)
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Model(nn.Module):
+    def __init__(self, between: Callable[[Tensor], Tensor] = torch.tanh) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.between = nn.Linear(6, 8), nn.Linear(8, 2), between
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        made = self.last(self.between(self.first(x)))
+        return made, made.detach() * 2
+
+
+def _penalty(program: Callable[..., Any], model: nn.Module, x: Tensor) -> list[Tensor]:
+    """Return what a step leaves whose loss has a gradient in it."""
+    model.zero_grad()
+    made, _ = program(x)
+    [first] = torch.autograd.grad(made.square().sum(), x, create_graph=True)
+    (first.square().sum() + made.mean()).backward()
+    return [one.grad.clone() for one in model.parameters() if one.grad is not None]
+
+
+def _compiled(model: nn.Module) -> Callable[..., Any]:
+    return torch.compile(model, backend=_backend)
+
+
+def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.message for one in caplog.records if one.name == "superopt"]
+
+
+def _broken(x: Tensor) -> Tensor:
+    torch._dynamo.graph_break()
+    return torch.sin(x)  # whose gradient needs x
+
+
+@pytest.mark.parametrize("between", [torch.tanh, F.gelu, _broken], ids=["tanh", "gelu", "graph break"])
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # Dynamo looks at it after a graph break
+def test_they_are_eagers(between: Any, trained: bool, caplog: pytest.LogCaptureFixture) -> None:
+    model, x = Model(between), torch.randn(5, 6, requires_grad=True)
+    program = _compiled(model)
+    if trained:
+        program(x)[0].sum().backward()
+        assert _said(caplog) == []
+    wanted = _penalty(model, model, x)
+    with caplog.at_level(logging.WARNING, "superopt"):
+        for _ in range(2):
+            for a, b in zip(_penalty(program, model, x), wanted, strict=True):
+                torch.testing.assert_close(a, b)
+    lines = _said(caplog)
+    assert lines == [lines[0]] * (3 if between is _broken else 1)  # once for each graph
+    assert re.match("a gradient is to be differentiated: eager PyTorch computes", lines[0])
+
+
+def test_under_autocast() -> None:
+    model, x = Model(), torch.randn(5, 6, requires_grad=True)
+
+    def half(program: Callable[..., Any]) -> Callable[..., Any]:
+        def run(given: Tensor) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return program(given)
+
+        return run
+
+    wanted = _penalty(half(model), model, x)
+    for a, b in zip(_penalty(half(_compiled(model)), model, x), wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
+
+
+def test_a_product_with_the_second_derivative() -> None:
+    model, x = Model(), torch.randn(5, 6)
+    parameters, along = list(model.parameters()), [torch.randn_like(one) for one in Model().parameters()]
+
+    def product(program: Callable[..., Any]) -> list[Tensor]:
+        first = torch.autograd.grad(program(x)[0].exp().sum(), parameters, create_graph=True)
+        inner = torch.stack([(a * b).sum() for a, b in zip(first, along, strict=True)]).sum()
+        return [torch.zeros(()) if one is None else one for one in _grad(inner, parameters)]
+
+    for a, b in zip(product(_compiled(model)), product(model), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def _grad(loss: Tensor, parameters: list[nn.Parameter]) -> tuple[Tensor | None, ...]:
+    return torch.autograd.grad(loss, parameters, allow_unused=True)
+
+
+def _normed(x: Tensor) -> Tensor:
+    return F.batch_norm(x, _MEAN, _VAR, training=True)
+
+
+_MEAN, _VAR = torch.zeros(8), torch.ones(8)
+
+
+@pytest.mark.parametrize("between", [F.dropout, _normed], ids=["random numbers", "changed buffers"])
+def test_what_cannot_be_run_again_is_refused(between: Any) -> None:
+    model, x = Model(between), torch.randn(5, 6, requires_grad=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        _penalty(_compiled(model), model, x)
+
+
+def test_changed_weights_are_refused() -> None:
+    model, x = Model(), torch.randn(5, 6, requires_grad=True)
+    made, _ = _compiled(model)(x)
+    with torch.no_grad():
+        model.first.bias.add_(1)
+    [first] = torch.autograd.grad(made.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="double backward"):
+        first.sum().backward()
+
+
+def test_nothing_else_changes(caplog: pytest.LogCaptureFixture) -> None:
+    model, x = Model(), torch.randn(5, 6, requires_grad=True)
+    program = _compiled(model)
+    for a, b in zip(_first(program, x, model), _first(model, x, model), strict=True):
+        torch.testing.assert_close(a, b)
+    assert _said(caplog) == []
+
+
+def _first(program: Callable[..., Any], x: Tensor, model: nn.Module) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(program(x)[0].sum(), list(model.parameters()))
