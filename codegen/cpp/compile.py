@@ -43,8 +43,9 @@ RUNTIME = "runtime.hpp"
 """The name of the header that every kernel includes."""
 
 _PARTS = (
-    *("vectors", "formats", "functions", "lanes", "windows", "scratch", "sums", "blocks", "contraction"),
-    *("pairs", "squares", "tiles", "in_place", "products", "gathered"),
+    *("vectors", "formats", "functions", "lanes", "windows/windows", "scratch", "sums", "blocks"),
+    *("contraction", "pairs", "squares", "tiles", "in_place", "products"),
+    *("windows/gathered", "windows/filtered"),
 )
 
 FLAGS = (
@@ -63,8 +64,8 @@ _NAMES = ("g++", "clang++", "c++")
 _ANSWER_S = 5.0  # seconds that a compiler has to say its version
 _TIMEOUT_S = 60.0
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
-_CALL = re.compile(r"\b(contract|contract_pairs|contract_gathered)\(([^;]*);")
-_FORMAT = re.compile(r"\b(?:Matrix|Gathered)<(\w+)\b")
+_CALL = re.compile(r"\b(contract|contract_pairs|contract_gathered|contract_filtered)\(([^;]*);")
+_FORMAT = re.compile(r"\b(?:Matrix|Gathered|Image|Filters)<(\w+)\b")
 # Formats whose contractions are compiled on their own.
 _FORMATS = frozenset(CPP_TYPES[name] for name in CPP_FLOATS)
 _PANELS = "panels"  # the part that contractions of all formats share
@@ -332,7 +333,8 @@ def _shared_by(code: str) -> list[str]:
     found = _CALL.findall(code)
     calls = [_FORMAT.findall(operands) for _, operands in found]
     formats = {b for _, b in calls} | {a for a, _ in calls if a != "float"}
-    formats |= {"float" for name, _ in found if name == "contract_gathered"}  # what it copies
+    copies = {"contract_gathered", "contract_filtered"} & {name for name, _ in found}
+    formats |= {"float"} if copies else set()
     pairs = any(name == "contract_pairs" for name, _ in found)
     return [*([_PANELS] if calls else []), *sorted(formats & _FORMATS), *([_PAIRS] if pairs else [])]
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import prod
 
 from superopt.codegen.cpp.plan import make_plan
+from superopt.codegen.cpp.windows.filtering import is_filterable
 from superopt.codegen.lowering import lower_for_cpp, unloop_short_axes
 from superopt.codegen.statements import Compute, KernelProgram, Move
 from superopt.ir import value_axes
@@ -40,7 +42,7 @@ class CppConfig:
 
     The axes in `whole` are not looped over, but lie whole inside a tile. `order` is that of the loops
     over the grid, outermost first, where it is not the program's; `threads` is how many run at most,
-    0 being all.
+    0 being all. Convolutions with three taps take fewer products where they are `filtered`.
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -48,6 +50,7 @@ class CppConfig:
     whole: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
     threads: int = 0
+    filtered: bool = False
 
     def tile(self, axis: str) -> int:
         """Return the tile length of an axis."""
@@ -59,9 +62,9 @@ class CppConfig:
         return False
 
     @property
-    def rounding(self) -> tuple[()]:
-        """Nothing: the processor and the program decide how products are rounded, not the configuration."""
-        return ()
+    def rounding(self) -> tuple[bool]:
+        """How products are rounded, as far as that is not decided by the processor and the program."""
+        return (self.filtered,)
 
 
 def default_config(
@@ -215,6 +218,9 @@ def configs(program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2)
     first = default_config(program, sizes, cores=cores, memory=memory)
     found: dict[CppConfig, None] = {first: None}
     single = list(_other_choices(program, first, sizes, memory))
+    if is_filterable(program, dict(first.tiles), first.whole):
+        both = ((one, replace(one, filtered=True)) for one in single)
+        single = [replace(first, filtered=True), *chain.from_iterable(both)]
     found |= dict.fromkeys(single)
     for one in single:
         if len(found) >= _MOST:
@@ -252,6 +258,7 @@ def _other_choices(
 def _distance(a: CppConfig, b: CppConfig) -> int:
     """Return how many choices differ."""
     rest = (a.schedule != b.schedule) + (a.whole != b.whole) + (a.order != b.order) + (a.threads != b.threads)
+    rest += a.filtered != b.filtered
     return rest + sum(one != two for one, two in zip(a.tiles, b.tiles, strict=True))
 
 

@@ -8,7 +8,10 @@ from superopt.codegen.cpp.nest import print_nest, print_shift
 from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
 from superopt.codegen.cpp.source import CPP_TYPES, Argument, CppSource, Place, times
 from superopt.codegen.cpp.tiles import Tiles
-from superopt.codegen.cpp.windows import print_gathered, print_sliding
+from superopt.codegen.cpp.windows.filtered import print_filtered
+from superopt.codegen.cpp.windows.filtering import filtering_of
+from superopt.codegen.cpp.windows.gathered import print_gathered
+from superopt.codegen.cpp.windows.sliding import print_sliding
 from superopt.codegen.lowering import lower_for_cpp
 from superopt.codegen.statements import Compute, KernelProgram, lower_block
 from superopt.ir import MuGraph, print_step
@@ -198,6 +201,8 @@ class Emitter(Tiles):
             elif isinstance(item, Contraction):
                 if item.gathered is None:
                     self.contraction(item)
+                elif self.config.filtered and (filtering := filtering_of(self.graph, item, self.tiled)):
+                    print_filtered(self, item, filtering)
                 else:
                     print_gathered(self, item)
             elif isinstance(item, Shift):

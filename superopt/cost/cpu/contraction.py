@@ -5,12 +5,12 @@ codegen/cpp/runtime/contraction.hpp); this module chooses alike, and knows what 
 """
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 
 from superopt.codegen.cpp.config import FEW
 from superopt.cost.cpu.rates import CALLED, CONVERT, GATHER, LOAD, REST, STORE, Core
 
-__all__ = ["Shape", "contraction_time", "gathered_time"]
+__all__ = ["Shape", "contraction_time", "filtered_time", "gathered_time"]
 
 _CHAIN = 4  # products that a core starts before the first of them is complete
 _DEEP = 256  # numbers of a sum that are packed at a time
@@ -18,6 +18,7 @@ _SHALLOW = 64
 _TURN_LANES = 1.5  # as a multiple of a load and a store: a square block is transposed on the way
 _FOLD = 8.0  # the time to sum the lanes of a vector, where several vectors are summed together
 _WINDOW = 6.5  # the time to copy a vector of a window, parts of which may lie outside
+_SPLIT, _SPLIT_TAPS = 4.0, 8.0  # the time to make a vector of sums of neighbours, or of taps
 _REACHED = (
     1.25  # the time of a block of registers, with its loop and cache misses, over that of its products alone
 )
@@ -71,6 +72,15 @@ def gathered_time(m: float, n: float, k: float, core: Core, *, b_along_n: bool, 
     copied = m * k / core.lanes * (_WINDOW if a_along_k else GATHER)
     along = Shape(m, n, k, a_along_k=True, b_along_k=True, b_along_n=False)
     return copied + ceil(m / _DEEP) * contraction_time(replace(along, m=min(m, _DEEP)), core)
+
+
+def filtered_time(results: tuple[float, ...], filters: float, channels: float, core: Core) -> float:
+    """Return the time of a convolution with three taps along each axis of its results, in fewer products."""
+    if not (all(results) and filters and channels):
+        return CALLED
+    products, tiles = 4.0 ** len(results), prod(ceil(size / 2) for size in results)
+    moved = tiles * (channels + filters) * _SPLIT + filters * channels * _SPLIT_TAPS
+    return CALLED + products * (moved / core.lanes + _panel(tiles, filters, channels, core))
 
 
 def _with_copied_rows(shape: Shape) -> Shape:

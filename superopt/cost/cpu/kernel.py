@@ -11,9 +11,10 @@ from math import ceil, log, prod
 
 from superopt.codegen.cpp.config import FEW, CppConfig
 from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
+from superopt.codegen.cpp.windows.filtering import filtering_of
 from superopt.codegen.statements import Compute, KernelProgram, Store
 from superopt.cost.cpu import rates
-from superopt.cost.cpu.contraction import Shape, contraction_time, gathered_time
+from superopt.cost.cpu.contraction import Shape, contraction_time, filtered_time, gathered_time
 from superopt.cost.cpu.layout import Layout
 from superopt.cost.cpu.rates import Core, core_of, operation
 from superopt.cost.cpu.traffic import Loop, Touch, distinct, missed
@@ -224,6 +225,11 @@ class _Model:
     def _contraction(self, item: Contraction) -> float:
         at = self.at
         if item.gathered is not None:
+            found = filtering_of(self.graph, item, at.tiles) if self.config.filtered else None
+            if found is not None:
+                results = tuple(at.extent(axis) for axis, _ in found.slid)
+                each = filtered_time(results, at.extent(found.filter), at.extent(found.channel), self.core)
+                return at.volume(found.around) * each
             rows, columns, summed = map(at.volume, item.gathered)
             b_along_n = at.strides(item.b).get(item.n) in (1, 2)
             a_along_k = at.strides(item.a).get(item.k or "") == 1

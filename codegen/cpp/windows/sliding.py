@@ -1,21 +1,17 @@
-"""Windows: contractions and nests that read them.
+"""Sliding: nests that sum over the short axes of windows vector by vector, each sum in a register."""
 
-A nest sums over the short axes of windows vector by vector, each sum in a register. Where many rows meet each
-window, the runtime copies parts of windows for its micro-kernel.
-"""
-
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from math import prod
 
 from superopt.codegen.cpp.expressions import Text
 from superopt.codegen.cpp.nest import NestPrinter
-from superopt.codegen.cpp.plan import Contraction, Nest
-from superopt.codegen.cpp.source import Place, times
+from superopt.codegen.cpp.plan import Nest
+from superopt.codegen.cpp.source import Place
 from superopt.codegen.cpp.tiles import Tiles, reads_window
-from superopt.codegen.statements import Compute
+from superopt.codegen.statements import Compute, traced_strides
 from superopt.ir import REDUCTIONS
 
-__all__ = ["print_gathered", "print_sliding"]
+__all__ = ["print_sliding"]
 
 _TURNS = 4  # registers that take turns in a sum, so that no addition waits for the previous addition
 _SEVERAL = 16  # positions of a window from which on they do
@@ -44,6 +40,10 @@ class _SlidingPrinter(NestPrinter):
         summed = [one.value for one in reductions]
         outer = self._operands(self.nest.rest, summed)
         operands = dict.fromkeys([*inner, *outer])
+        before = dict(tiles.places)
+        for value in inner:
+            if self._is_turned(value):
+                tiles.places[value] = self._turned(value)
         pointers = {value: tiles.pointer(value, tiles.place(value)) for value in operands}
         self._point_to_stores()
         assert self.vector is not None
@@ -74,6 +74,38 @@ class _SlidingPrinter(NestPrinter):
                 self._read(outer, pointers, vector=False)
                 self._read(outer, pointers, vector=True)
                 self._statements(targets, self.nest.rest)
+        tiles.places = before | {value: one for value, one in tiles.places.items() if value not in before}
+
+    def _is_turned(self, value: int) -> bool:
+        """Whether vectors run across the memory of weights that all positions of the outer loops read."""
+        tensor = next((one for one in self.tiles.program.loads if one.value == value), None)
+        if tensor is None or self.vector not in tensor.axes or not set(self.reduced) & set(tensor.axes):
+            return False
+        across = traced_strides(tensor, self.graph.sizes).get(self.vector, 1) != 1
+        return across and not set(self.kept) & set(tensor.axes)
+
+    def _turned(self, value: int) -> Place:
+        """Copy weights so that vectors run along memory, and return where they lie then."""
+        tiles, vector, place = self.tiles, self.vector, self.tiles.place(value)
+        assert vector is not None
+        axes = [axis for axis in self.reduced if axis in place.strides]
+        strides = {vector: "1"}
+        length = tiles.extent(vector)
+        for axis in reversed(axes):
+            strides[axis] = length
+            length = f"{length} * {self.graph.sizes[axis]}"
+        name = f"{tiles.names.values[value]}_turned"
+        tiles.allocate(name, length)
+        pointer = tiles.pointer(value, place)
+        with tiles.loops(axes):
+            lane = self.name(vector)
+            head = f"along({tiles.count(vector)}, [&](index_t {lane}, auto {lane}_lanes, int) INLINE"
+            with tiles.block(head, end=");"):
+                here = [*axes, vector]
+                at, to = self._at(pointer, place.strides, here), self._at(name, strides, here)
+                read = f"load({at}, {place.strides[vector]}, {lane}_lanes)"
+                tiles.line(f"store({to}, 1, {lane}_lanes, {read});")
+        return Place(name, "float", strides, frozenset(), count=length)
 
     def _note_whole(self, operands: list[int]) -> None:
         """Declare of each window whether all that a vector reads lies inside, at all taps."""
@@ -122,50 +154,3 @@ def all_inside(tiles: Tiles, place: Place, vector: str, taps: Collection[str]) -
                 ends[vector] = f"{name} + lanes - 1"
             found.append(f"inside({tiles.position(guard, ends)}, {guard.size})")
     return " && ".join(dict.fromkeys(found))
-
-
-def print_gathered(tiles: Tiles, item: Contraction) -> None:
-    """Print a contraction of windows, in loops over the axes that both operands and the result have."""
-    assert item.gathered is not None
-    rows, columns, summed = (part or ("",) for part in item.gathered)
-    one = item.compute
-    tiles.line(f"// {tiles.comment(one)}")
-    places = {value: tiles.place(value) for value in (item.a, item.b, one.value)}
-    pointers = {value: tiles.pointer(value, place) for value, place in places.items()}
-    inner = {axis for part in item.gathered for axis in part}
-
-    def at(value: int) -> str:
-        strides = places[value].strides
-        terms = [times(tiles.names.axes[axis], strides[axis]) for axis in item.around if axis in strides]
-        return " + ".join([pointers[value], *terms])
-
-    def operand(value: int, first: Sequence[str], second: Sequence[str]) -> None:
-        place = places[value]
-        guards = place.guards
-        kind = f"Gathered<{place.type}, {len(first)}, {len(second)}, {len(guards)}>"
-        here = dict.fromkeys(inner, "0")
-        starts = ", ".join(tiles.position(guard, here) for guard in guards)
-        sizes = ", ".join(str(guard.size) for guard in guards)
-        with tiles.block(kind, end=","):
-            tiles.line(f"{at(value)},")
-            for part in (first, second):
-                tiles.line(f"{_index(tiles, place, part)},")
-            tiles.line(f"{{{starts}}}, {{{sizes}}}")
-
-    with tiles.loops(list(item.around)):
-        tiles.line("contract_gathered(")
-        tiles.depth += 1
-        operand(item.a, rows, summed)
-        operand(item.b, summed, columns)
-        made = places[one.value].strides
-        row, column = (", ".join(made.get(axis, "0") for axis in part) for part in (rows, columns))
-        tiles.line(f"{at(one.value)}, {{{row}}}, {{{column}}});")
-        tiles.depth -= 1
-
-
-def _index(tiles: Tiles, place: Place, axes: Sequence[str]) -> str:
-    """Return several axes of an operand as one index: their extents, strides, and factors of places."""
-    counts = ", ".join(tiles.count(axis) if axis else "1" for axis in axes)
-    strides = ", ".join(place.strides.get(axis, "0") for axis in axes)
-    factors = [", ".join(str(guard.factors.get(axis, 0)) for axis in axes) for guard in place.guards]
-    return f"{{{{{counts}}}, {{{strides}}}, {{{', '.join(f'{{{one}}}' for one in factors)}}}}}"

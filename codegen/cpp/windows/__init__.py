@@ -1,0 +1,1 @@
+"""Windows in C++: what sums over them, and what multiplies them."""
