@@ -29,8 +29,9 @@ _SUMMED = (512, 256, 128, 64)  # positions of a reduction between two touches of
 _MET_SUM = 4096  # positions of a reduction along which operands in bf16 are read in place
 _MET = 2048  # columns of them
 _MET_ROWS = 128  # rows that read operands in place
+_MANY = 256  # rows from which on columns are copied for all of them; `pair_many` in the runtime
+_TALL_ROWS, _TALL_COLUMNS = 512, 128  # rows of a tile whose columns are copied, and the columns then
 _APART = 4096  # columns in bf16 whose rows, if they have a multiple of it, compete for lines of the cache
-_APART_ROWS = 512  # rows that meet such columns, which are copied for them
 _LINE = 256  # positions of an axis of an image that is one tile
 _SUMS = 4 * 32768  # sums of a convolution in a tile, which meet again after a part of their terms
 _STOPPING = 256  # the most positions of a tile along a loop that a mask ends early
@@ -182,8 +183,8 @@ def _for_halves(
 ) -> CppConfig:
     """Return a configuration with longer tiles, which suit products in bf16.
 
-    Along what they sum, operands that lie in memory need no tile. Where there are many rows, these are
-    packed anew for each tile of columns, and the columns are read where they lie.
+    Along what they sum, operands that lie in memory need no tile. Rows are packed anew for each tile of
+    columns, and the columns are read where they lie; of very many rows it is the other way around.
     """
     readings = program.readings()
     tiles = dict(config.tiles)
@@ -191,19 +192,21 @@ def _for_halves(
         apart = {axes[-1] for axes in readings if len(axes) > 1 and sizes[axes[-1]] % _APART == 0}
         if apart.isdisjoint(set(columns) - set(program.looped)):
             return config
-        taller = {axis: _equal_tiles(sizes[axis], _APART_ROWS) for axis in rows if tiles[axis] > FEW}
+        taller = {axis: _equal_tiles(sizes[axis], _TALL_ROWS) for axis in rows if tiles[axis] > FEW}
         tall = replace(config, tiles=tuple((tiles | taller).items()))
         return tall if memory.floats(tall) <= _SPILLED else config
     summed = {axis: min(sizes[axis], _MET_SUM) for axis in program.looped}
     longer = replace(config, tiles=tuple((tiles | summed).items()))
     if memory.floats(longer) == memory.floats(config):
         config, tiles = longer, tiles | summed
-    many = {
-        axis: _equal_tiles(sizes[axis], min(tiles[axis], _MET_ROWS)) for axis in rows if tiles[axis] > FEW
-    }
-    for length in (_MET, _MET // 2) if many else ():
+    several = [axis for axis in rows if tiles[axis] > FEW]
+    most = {axis: _equal_tiles(sizes[axis], _TALL_ROWS) for axis in several}
+    copied = any(length > _MANY for length in most.values())
+    many = {axis: _equal_tiles(sizes[axis], min(tiles[axis], _MET_ROWS)) for axis in several}
+    options = ([(most, _TALL_COLUMNS)] if copied else []) + [(many, _MET), (many, _MET // 2)]
+    for heights, length in options if several else ():
         wide = {axis: _whole_tiles(sizes[axis], length, cores) for axis in program.grid if axis in columns}
-        wider = replace(config, tiles=tuple((tiles | many | wide).items()))
+        wider = replace(config, tiles=tuple((tiles | heights | wide).items()))
         if memory.floats(wider) <= _SPILLED:
             return wider
     return config

@@ -134,18 +134,23 @@ void pairs_straight(index_t m_count, index_t n_count, index_t k_count, Matrix<A>
     if (whole < n_count) pairs_narrow<narrow>(m_count, n_count - whole, k_count, a, b.at(0, whole), c + whole, c_row);
 }
 
-// Whether rows of B are so far apart in memory that few of them fit in the second cache together. Then it takes less
-// time to make panels of B, if these are met by many rows, than to read B where it lies.
-inline bool is_far_apart(index_t m_count, Matrix<bf16> b) { return m_count > 256 && b.row % 4096 == 0; }
+// Rows of A from which on it takes less time to make panels of B, which all of them meet, than to read B where it
+// lies, or to make panels of A.
+constexpr index_t pair_many = 256;
 
-// The same with panels of B, which the rows of A meet where they lie.
-template <class A>
-void pairs_paneled(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<bf16> b, float* c,
+// Whether rows of B are so far apart in memory that few of them fit in the second cache together.
+inline bool is_far_apart(index_t m_count, Matrix<bf16> b) { return m_count > pair_many && b.row % 4096 == 0; }
+
+// Panels of B meet the rows of A where these lie. While some columns are met, the next ones are fetched: where B lies
+// along the sum, the hardware does not guess them.
+template <class A, class B>
+void pairs_paneled(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                    index_t c_row) {
-    const index_t breadth = least(pair_breadth, n_count), deep = pair_panels / breadth * 2;
+    const bool along_sum = b.row == 1 && b.column != 1;
+    const index_t breadth = least(along_sum ? pair_breadth / 2 : pair_breadth, n_count);
+    const index_t deep = pair_panels / breadth * 2;
     Scratch scratch;
     uint32_t* const panels = reinterpret_cast<uint32_t*>(scratch.floats(panels_room(least(deep, k_count), breadth)));
-    Ahead none{reinterpret_cast<const char*>(c), 0, 0};
     for (index_t k = 0; k < k_count; k += deep) {
         const index_t depth = least(deep, k_count - k), pairs = pairs_of(depth);
         Scratch inner;
@@ -153,10 +158,11 @@ void pairs_paneled(index_t m_count, index_t n_count, index_t k_count, Matrix<A> 
         for (index_t n = 0; n < n_count; n += breadth) {
             const index_t width = least(breadth, n_count - n);
             pack_pairs(depth, width, b.at(k, n), panels);
+            Ahead ahead = Ahead::of(b.at(k, n + width), along_sum ? breadth : 0);
             for (index_t m = 0; m < m_count; m += pair_rows)
                 for (index_t j = 0; j < width; j += pair_width)
                     pairs_rows(least(pair_rows, m_count - m), least(pair_width, width - j), pairs, rows.at(m, 0),
-                               Panel<>{panels + j * (pairs + 1)}, c + m * c_row + n + j, c_row, none);
+                               Panel<>{panels + j * (pairs + 1)}, c + m * c_row + n + j, c_row, ahead);
         }
     }
 }

@@ -244,17 +244,23 @@ void pack_pairs(index_t rows, index_t columns, Matrix<T> from, uint32_t* to) {
     const index_t pairs = pairs_of(rows);
     const auto at = [&](index_t i, index_t j) { return to + (j / WIDTH * (pairs + 1) + i) * WIDTH + j % WIDTH; };
     if (from.row == 1 && from.column != 1) {
+        const auto turn = [&](index_t i, index_t j, index_t height, index_t width, index_t count) INLINE {
+            transposed(
+                width, height,
+                [&](index_t v) INLINE {
+                    const Matrix<T> line = from.at(2 * i, j + v);
+                    __builtin_prefetch(line.at(2 * lanes, 0).data);
+                    return floats(pairs_along(line.data, 1, count));
+                },
+                [&](index_t v, Vec row) INLINE { memcpy(at(i + v, j), &row, sizeof row); });
+        };
         for (index_t j = 0; j < columns; j += lanes)
             for (index_t i = 0; i < pairs; i += lanes) {
-                const index_t height = least(lanes, pairs - i), width = least(lanes, columns - j);
-                transposed(
-                    width, height,
-                    [&](index_t v) INLINE {
-                        const Matrix<T> line = from.at(2 * i, j + v);
-                        __builtin_prefetch(line.at(0, lanes).data);
-                        return floats(pairs_along(line.data, 1, rows - 2 * i));
-                    },
-                    [&](index_t v, Vec row) INLINE { memcpy(at(i + v, j), &row, sizeof row); });
+                const bool whole = j + lanes <= columns && 2 * (i + lanes) <= rows;
+                if (whole)
+                    turn(i, j, lanes, lanes, 2 * lanes);
+                else
+                    turn(i, j, least(lanes, pairs - i), least(lanes, columns - j), rows - 2 * i);
             }
         return;
     }

@@ -88,6 +88,8 @@ void contract_pairs(index_t m_count, index_t n_count, index_t k_count, Matrix<A>
 #if !defined(HAS_TILES)
     if (m_count > few && n_count <= narrow * lanes)
         return pairs_narrow<narrow>(m_count, n_count, k_count, a, b, c, c_row);
+    if (m_count > pair_many && b.row == 1 && b.column != 1)
+        return pairs_paneled(m_count, n_count, k_count, a, b, c, c_row);
     if (m_count > few && is_turned_in_place(m_count, k_count, a, b))
         return pairs_turned(m_count, n_count, k_count, a, b, c, c_row);
     if constexpr (__is_same(B, bf16))
