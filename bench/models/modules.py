@@ -13,6 +13,7 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import torch
@@ -20,11 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["RandomModule", "compiled", "judge", "measure_modules"]
+__all__ = ["RandomModule", "compiled", "force_changes", "judge", "measure_modules"]
 
 _SETTINGS: tuple[str | int, ...] = ("fast", "balanced", 1)
 _FACTOR, _SMALL = 8.0, {torch.float32: 4e-6, torch.bfloat16: 4e-2}
 _LEAST_BYTES = 1 << 10  # of values that are worth turns, and of what is worth a choice
+_RACE_S = 0.01
 
 Layer = Callable[[Tensor], Tensor]
 
@@ -178,8 +180,8 @@ def _step(program: Callable[..., Any], module: nn.Module, x: Tensor, y: Tensor, 
     return [loss.detach(), *(torch.zeros(()) if one is None else one.detach() for one in grads)]
 
 
-def judge(seed: int, memory: str | int, *, half: bool = False) -> tuple[int, str]:
-    """Return how many decisions were taken for a seed's module, and what is wrong with its step, or ""."""
+def judge(seed: int, memory: str | int, *, half: bool = False) -> tuple[list[str], str]:
+    """Return why a seed's module was changed where it was, and what is wrong with its step, or ""."""
     module = RandomModule(seed)
     x, y = torch.randn(*module.shape, module.width), torch.randint(0, 3, module.shape)
     exact = _double(seed, x, y)
@@ -191,8 +193,8 @@ def judge(seed: int, memory: str | int, *, half: bool = False) -> tuple[int, str
     for at, (a, b, c) in enumerate(zip(found, eager, exact, strict=True)):
         error, allowed = (float((one - c).abs().max()) for one in (a, b))
         if a.shape != b.shape or not error <= _FACTOR * allowed + small * max(float(c.abs().max()), 1e-3):
-            return 0, f"{told}: result {at} errs by {error:.3g}, eager's by {allowed:.3g}"
-    return sum(one.taken for one in ledger.decisions), ""
+            return [], f"{told}: result {at} errs by {error:.3g}, eager's by {allowed:.3g}"
+    return [one.why for one in ledger.decisions if one.taken], ""
 
 
 def _double(seed: int, x: Tensor, y: Tensor) -> list[Tensor]:
@@ -200,21 +202,35 @@ def _double(seed: int, x: Tensor, y: Tensor) -> list[Tensor]:
     return _step(module, module, x.double(), y, half=False)
 
 
+def force_changes() -> None:
+    """Let small modules be changed wherever that is possible, whatever a race says, in this process."""
+    from superopt.backend.joint import joint_pass, judged, partition
+    from superopt.backend.joint.turns import choice, run, stages
+
+    plain: Callable[..., Any] = lambda graph, *given: graph  # noqa: E731
+    vars(partition).update(_LEAST_BYTES=_LEAST_BYTES)
+    vars(joint_pass).update(_LEAST_BYTES=_LEAST_BYTES, _FEWER_BYTES=_LEAST_BYTES)
+    vars(judged).update(_RACE_S=_RACE_S, _MOST_RACE_S=_RACE_S, compiled_by_inductor=plain)
+    vars(run).update(compiled_by_inductor=plain)
+    vars(stages).update(_LEAST_FLOPS=1)
+    vars(choice).update(_TURN_BYTES=_LEAST_BYTES, _MORE=(1,), _SLACK=dict.fromkeys(choice.LEAST_SPEED, inf))
+    choice.LEAST_SPEED.update(dict.fromkeys(choice.LEAST_SPEED, 0.0))
+
+
 def measure_modules(options: argparse.Namespace) -> int:
     """Judge so many modules in each memory setting; return the exit code."""
-    from superopt.backend.joint import joint_pass, partition
-
-    wrong, taken = [], Counter[str]()
+    wrong, taken, turned = [], Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SUPEROPT_CACHE_DIR"] = folder
-        partition._LEAST_BYTES = joint_pass._LEAST_BYTES = joint_pass._FEWER_BYTES = _LEAST_BYTES
+        force_changes()
         for memory in _SETTINGS:
             for seed in range(options.modules):
-                count, fault = judge(seed, memory, half=seed % 4 == 3)
-                taken[str(memory)] += count > 0
+                changes, fault = judge(seed, memory, half=seed % 4 == 3)
+                taken[str(memory)] += bool(changes)
+                turned[str(memory)] += any("in turns" in one for one in changes)
                 if fault:
                     wrong.append(fault)
                     print(fault, flush=True)
-    counts = ", ".join(f"{name}: {count} changed" for name, count in taken.items())
+    counts = ", ".join(f"{name}: {count} changed, {turned[name]} in turns" for name, count in taken.items())
     print(f"{options.modules} random modules in each setting ({counts}); {len(wrong)} wrong")
     return 1 if wrong else 0

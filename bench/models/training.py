@@ -167,7 +167,9 @@ def _built(case: Case, options: argparse.Namespace) -> tuple["nn.Module", dict[s
     )
     headed = case.model in _HEADED
     inputs = inputs_of(case.model, sizes)
-    model = build(case.model, sizes, head=headed).train()
+    model: Any = build(case.model, sizes, head=headed).train()
+    if headed:  # of a loss that transformers does not tell by a class's name it warns, which breaks the graph
+        model.loss_type = "ForCausalLM"
     return model, inputs | ({"labels": inputs["input_ids"]} if headed else {})
 
 

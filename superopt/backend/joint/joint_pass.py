@@ -63,6 +63,9 @@ class JointPass(CustomGraphPass):
             log.warning("a joint graph is left as it is: %s", kind_and_line(error))
 
     def _run(self, graph: fx.Graph) -> None:
+        from torch._inductor.pattern_matcher import stable_topological_sort
+
+        stable_topological_sort(graph)  # Inductor's passes before this one leave nodes in any order
         # Where less memory is asked for, what is larger than that is worth turns beside larger weights, too.
         fast = self.ledger.options.memory == "fast"
         limit_bytes = large_bytes(graph, _LEAST_BYTES) if fast else _LEAST_BYTES

@@ -49,7 +49,8 @@ def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -
 def _rows(tiles: Tiles, memory: Memory) -> Sequence[int]:
     """Return the numbers of positions to try, few first."""
     size = tiles.goal.sizes[tiles.axis]
-    one = tiles.kernel.shared_bytes(1)
+    # Turns without a product share nothing; then it is the largest value that is not to be whole.
+    one = tiles.kernel.shared_bytes(1) or max(largest_bytes(tiles.goal) // size, 1)
     least = _TURN_BYTES if memory == "fast" else min(_TURN_BYTES, largest_bytes(tiles.goal) // _PARTS)
     most = [least * more for more in _MORE] if isinstance(memory, str) else [memory]
     found = {min(max(limit // one, 1), size) for limit in most}
