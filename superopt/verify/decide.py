@@ -29,6 +29,8 @@ __all__ = ["CONTRADICTION", "decide"]
 
 _TOO_MANY_OPERATIONS = 60_000_000_000  # a program of more operations is not run in floats
 _SECONDS = 4.0  # seconds of each comparison, after which no other distribution is begun
+_DRAWS = 8  # of each kind of inputs, where there is no proof: some programs agree by chance on many inputs
+_DRAWS_S = 0.25  # seconds of one draw of all kinds, after which no other is begun
 _REAL = 1e-4  # a float64 difference, as a share of a row, that no order of operations explains
 _ROUNDING = 1e-8  # the error that rounding may cause in float64 where numbers cancel
 
@@ -63,7 +65,7 @@ def decide(left: Side, right: Side, proof: Proof, seed: int, progress: Callable[
 
 def _after_doubt(verdict: Verdict, comparison: "_Comparison") -> Verdict:
     """Return the verdict on programs without a proof: numbers that differ are one."""
-    found = comparison.counterexample(tolerance=None)
+    found = comparison.counterexample(tolerance=None, draws=_DRAWS)
     if found is not None:
         # Notes say what kept the algebra from a proof, which is no news any more.
         return replace(verdict, outcome="different", notes=(), counterexample=found)
@@ -135,22 +137,27 @@ class _Comparison:
         progress("getting ready to compare floats")
         _warm_up()
 
-    def counterexample(self, *, tolerance: float | None) -> Counterexample | None:
+    def counterexample(self, *, tolerance: float | None, draws: int = 1) -> Counterexample | None:
         """Return moderate inputs on which the programs differ in float64, if found.
 
         A NaN or infinity of one side is no difference: functions are equal that are so wherever both
         are defined. Without a tolerance, it is what their dtypes round.
         """
-        return self._found(_MODERATE, tolerance=tolerance, finite=True)
+        for draw in range(draws):
+            start = perf_counter()
+            found = self._found(_MODERATE, tolerance=tolerance, finite=True, draw=draw)
+            if found is not None or perf_counter() - start > _DRAWS_S:
+                return found
+        return None
 
     def doubtful(self) -> Counterexample | None:
         """Return inputs of any kind on which the programs differ in float64 in any way, if found."""
         return self._found(tuple(DISTRIBUTIONS), tolerance=None, finite=False)
 
     def _found(
-        self, distributions: tuple[str, ...], *, tolerance: float | None, finite: bool
+        self, distributions: tuple[str, ...], *, tolerance: float | None, finite: bool, draw: int = 0
     ) -> Counterexample | None:
-        settings: dict[str, Any] = {"seed": self.seed, "tolerance": tolerance, "finite": finite}
+        settings: dict[str, Any] = {"seed": self.seed + draw, "tolerance": tolerance, "finite": finite}
         programs = _mixing(self.left.function), _mixing(self.right.function), self.left.inputs
         if not self.focus.is_empty:
             self.progress("looking for a difference where comparisons turn")
