@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +23,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be written rather than compared."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session")
+def kernels_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where tests with caches of their own keep compiled kernels: one for all workers.
+
+    A kernel is found there by its code and by how it was compiled, so no test can see another one's.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder = folder / "kernels"
+    folder.mkdir(exist_ok=True)
+    return folder

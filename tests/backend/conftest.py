@@ -1,7 +1,6 @@
 """What tests of the backend share: caches of their own, regions taken without a search, a quick host."""
 
 import logging
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -34,9 +33,10 @@ with warnings.catch_warnings():  # Inductor warns of parts of PyTorch as it is i
 
 
 @pytest.fixture(autouse=True)
-def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_caches(tmp_path: Path, kernels_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep what tests decide in a folder of their own, and dynamo's graphs to one test."""
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "superopt"))
+    monkeypatch.setattr(cpp_compile, "_folder", lambda: kernels_folder)
     torch._dynamo.reset()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -112,14 +112,8 @@ class Host:
 
 
 @pytest.fixture
-def shared_kernels(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep compiled kernels for the other tests of this session, of all its workers; compile them quickly."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    folder = folder / "kernels"
-    folder.mkdir(exist_ok=True)
-    monkeypatch.setattr(cpp_compile, "_folder", lambda: folder)
+def quick_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile kernels quickly, where their speed says nothing."""
     quick = tuple("-O1" if flag == "-O3" else flag for flag in cpp_compile.FLAGS)
     monkeypatch.setattr(cpp_compile, "FLAGS", quick)
     with Children() as children:

@@ -78,7 +78,7 @@ def test_an_axis_that_is_marked_is_compiled_once(taken: list[Decision]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("shared_kernels")
+@pytest.mark.usefixtures("quick_kernels")
 @pytest.mark.parametrize("way", [{"dynamic": True}, {"fullgraph": True}], ids=str)
 def test_a_search(
     way: dict[str, Any], monkeypatch: pytest.MonkeyPatch, warnings_logged: pytest.LogCaptureFixture

@@ -21,7 +21,7 @@ from superopt.weights.kept import KeptKernel
 
 from .conftest import Host, troubles
 
-pytestmark = pytest.mark.usefixtures("shared_kernels")
+pytestmark = pytest.mark.usefixtures("quick_kernels")
 
 
 def close(found: Tensor, wanted: Tensor) -> None:

@@ -12,6 +12,7 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.joint import joint_pass, judged, partition
 from superopt.backend.joint.turns import choice, run, stages
+from superopt.codegen.cpp import compile as cpp_compile
 
 from .steps import WORDS
 
@@ -23,7 +24,7 @@ with warnings.catch_warnings():  # Inductor warns of parts of PyTorch as it is i
 
 @pytest.fixture
 def noted(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, kernels_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[Decision]]:
     """Take small turns whatever a race says, and nothing else; return what was decided."""
     made: list[Decision] = []
@@ -34,6 +35,7 @@ def noted(
         note(self, decision, title)
 
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "superopt"))
+    monkeypatch.setattr(cpp_compile, "_folder", lambda: kernels_folder)
     monkeypatch.setattr(Ledger, "note", noting)
     monkeypatch.setattr(RegionPass, "_run", lambda *given: None)
     monkeypatch.setattr(joint_pass, "_LEAST_BYTES", 1 << 12)

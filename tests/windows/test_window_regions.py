@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.backend.conftest import Host, shared_kernels, taken
+from tests.backend.conftest import Host, quick_kernels, taken
 from tests.windows.convolutions import random_case
 
-__all__ = ["shared_kernels", "taken"]
+__all__ = ["quick_kernels", "taken"]
 
-pytestmark = pytest.mark.usefixtures("shared_kernels")
+pytestmark = pytest.mark.usefixtures("quick_kernels")
 
 _X = torch.randn(2, 6, 9, 11)
 

@@ -30,7 +30,7 @@ OPTIONS: dict[str, Any] = {"cache": False, "inductor": {"fx_graph_cache": False}
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
-    pytest.mark.usefixtures("shared_kernels"),
+    pytest.mark.usefixtures("quick_kernels"),
 ]
 
 

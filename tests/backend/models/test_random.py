@@ -46,7 +46,7 @@ def test_regions_computed_by_torch(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("shared_kernels")
+@pytest.mark.usefixtures("quick_kernels")
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("seed", range(MANY))
 def test_regions_computed_by_kernels(
@@ -60,7 +60,7 @@ def test_regions_computed_by_kernels(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("shared_kernels")
+@pytest.mark.usefixtures("quick_kernels")
 @pytest.mark.parametrize(("seed", "dynamic"), [(8, False), (2, True), (3, False), (5, False), (7, True)])
 def test_inductor_compiles_what_is_left(
     seed: int, dynamic: bool, taken: list[Decision], caplog: pytest.LogCaptureFixture

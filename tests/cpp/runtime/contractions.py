@@ -57,10 +57,10 @@ def cases(shapes: Sequence[tuple[int, int, int]] = SHAPES, *, pairs: bool = Fals
                 yield Case(shape, next(formats), a_turned, b_turned, packed, pairs)
 
 
-def library(flags: Sequence[str] = ()) -> ctypes.CDLL:
-    """Return the contraction for each pair of formats."""
+def library(flags: Sequence[str] = (), *, pairs_only: bool = False) -> ctypes.CDLL:
+    """Return the contraction for each pair of formats, or only those in bf16."""
     lines = ['#include "runtime.hpp"', "using namespace superopt;"]
-    for a, b in FORMATS:
+    for a, b in () if pairs_only else FORMATS:
         given = f"Matrix<{a}>{{a, n[3], n[4]}}, Matrix<{b}>{{b, n[5], n[6]}}, c, n[7]"
         lines.append(
             f'extern "C" void {a}_{b}(const index_t* n, const {a}* a, const {b}* b, float* c, index_t packed)'
