@@ -8,6 +8,7 @@ from torch import Tensor, fx
 
 from superopt.trace.capture.encoders import ENCODERS
 from superopt.tune.background import Background
+from superopt.tune.openmp import release_threads
 
 __all__ = ["JOINT_PASS", "PARTITIONER", "PASS", "alone", "compiled_by_inductor", "table_for", "with_inductor"]
 
@@ -72,11 +73,13 @@ def compiled_by_inductor(
 def alone(work: Callable[[], T]) -> T:
     """Return what some work returns, done in a thread that knows nothing of the compilation under way.
 
-    A pass runs amid modes and contexts that belong to the thread, and Inductor cannot be entered twice.
+    A pass runs amid modes and contexts that belong to the thread, and Inductor cannot be entered twice. What
+    is timed there takes as long as in this thread.
     """
 
     def without_gradients() -> T:
         with torch.no_grad():
             return work()
 
+    release_threads()
     return Background(without_gradients).result()

@@ -19,24 +19,25 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from superopt.backend.checks.border import border_us
 from superopt.backend.checks.verdict import Taken, Verdict, keep_verdict, known_verdict, plans_in, verdict_key
 from superopt.backend.decision import Ledger
 from superopt.backend.deferred.graph_data import digest_of
 from superopt.backend.inductor_time import NODES, kernels_of
-from superopt.backend.pieces import Piece, reads_of
+from superopt.backend.pieces import Piece
 from superopt.backend.region import Region
 from superopt.backend.region_race import even
 from superopt.cache import Cache, Key
 from superopt.errors import SuperoptError, kind_and_line
-from superopt.rivals.aten import is_attention, is_matmul, tensors_in, value_of
+from superopt.rivals.aten import value_of
 from superopt.rivals.inductor import alone, compiled_by_inductor
-from superopt.rivals.kinds import Kind, kinds_of
+from superopt.rivals.kinds import kinds_of
 from superopt.targets import Target
 from superopt.tune import confirm
 from superopt.tune.measure import HeadToHead, bytes_of
 from superopt.verify.floats.compare import typical
 
-__all__ = ["Stay", "WholeRace", "border_us"]
+__all__ = ["Stay", "WholeRace"]
 
 log = logging.getLogger("superopt")
 
@@ -268,39 +269,6 @@ def _least_first(taken: Taken) -> list[str]:
         gain = (decision.before_us or 0.0) - (decision.after_us or 0.0)
         gains[region.key.digest] = gains.get(region.key.digest, 0.0) + gain
     return sorted(gains, key=gains.__getitem__)
-
-
-def border_us(region: Region, kinds: Mapping[fx.Node, Kind], target: Target) -> float:
-    """Return how long it takes to write and read again what Inductor could fuse across a region's border.
-
-    What is meant are tensors between operators of no library. What others read too is written anyway.
-    """
-    members = set(region.subgraph.piece.nodes)
-    fused = {node for node in members if not _is_called(node)}
-    entering = {
-        read
-        for node in fused
-        for read in reads_of(node, kinds)
-        if read not in members and kinds[read] == "compute" and not _is_called(read)
-    }
-    moved = sum(_bytes(node) * (1 if set(node.users) - members else 2) for node in entering)
-    for node in fused.intersection(result.node for result in region.subgraph.results):
-        readers = [user for user in node.users if user not in members]
-        fusable = [user for user in readers if kinds[user] == "compute" and not _is_called(user)]
-        if fusable:
-            moved += _bytes(node) * (2 if fusable == readers else 1)
-    device = target.cost_device()
-    rate = device.l2_gbs if moved < device.l2_bytes else device.memory_gbs
-    return moved / (rate * 1e3)
-
-
-def _is_called(node: fx.Node) -> bool:
-    """Whether a library computes a node."""
-    return is_matmul(node) or is_attention(node)
-
-
-def _bytes(node: fx.Node) -> int:
-    return bytes_of(one for one in tensors_in(value_of(node)) if all(isinstance(n, int) for n in one.shape))
 
 
 def _is_lost(raced: HeadToHead) -> bool:

@@ -117,6 +117,8 @@ def _called(node: fx.Node) -> str:
 
 def _operator(name: str) -> Any:
     """Return an operator that may be called, or None."""
+    import torch._inductor.inductor_prims  # registers operators of Inductor's own
+
     told = _NAME.fullmatch(name[:120])
     if told is None or told[2] in _FILES:
         return None

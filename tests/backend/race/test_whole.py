@@ -10,8 +10,9 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from superopt.backend.checks import whole
+from superopt.backend.checks.border import border_us
 from superopt.backend.checks.verdict import Taken
-from superopt.backend.checks.whole import WholeRace, border_us
+from superopt.backend.checks.whole import WholeRace
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
