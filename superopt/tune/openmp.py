@@ -13,10 +13,10 @@ _SOFT = 1  # omp_pause_soft: settings stay as they are
 def release_threads() -> None:
     """End the threads that wait for this thread's next parallel loop; that loop starts others.
 
-    Each thread that runs parallel loops has threads of its own. As soon as there are more of them in a process
-    than cores, GNU's OpenMP puts them all to sleep after each loop, and to wake one takes some 40 microseconds:
-    many short calls of libraries then take two or three times as long, one fused kernel hardly longer. So
-    before a race is run in another thread, in which no program runs, this one's own threads must be gone.
+    Each thread that runs parallel loops has threads of its own. As soon as there are more of them in a
+    process than cores, GNU's OpenMP puts them all to sleep after each loop, and to wake one takes some 40
+    microseconds: many short calls of libraries then take two or three times as long, one fused kernel hardly
+    longer. So before a race is run in another thread, in which no program runs, this one's own must be gone.
     """
     pause = _pause()
     if pause is not None:

@@ -49,6 +49,4 @@ def test_a_race_in_another_thread_has_the_cores_for_itself(two_threads: int) -> 
         product()
         return threads_of_process()
 
-    assert (
-        alone(race) == two_threads + 1
-    )  # the race's thread and its helper have come; this thread's has gone
+    assert alone(race) == two_threads + 1  # the race's and its helper came, this thread's helper went
