@@ -1,6 +1,7 @@
 """A whole graph races as deferred work: by data of it, with the kernels that there are by then, once."""
 
 import json
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from superopt.backend.checks import whole
 from superopt.backend.checks.verdict import known_verdict
 from superopt.backend.checks.whole import WholeRace
 from superopt.backend.cut import Cut
-from superopt.backend.deferred import work
+from superopt.backend.deferred import live, work
 from superopt.backend.deferred.graph_data import data_of_graph, digest_of, graph_from
 from superopt.backend.deferred.portable import Unportable
 from superopt.backend.deferred.queue import Pending, pending_items, pending_key, put_back
@@ -58,7 +59,11 @@ def pooled(x: Tensor, w: Tensor) -> Tensor:
     return made[0].softmax(-1)
 
 
-CASES = [(two_norms, (X, W)), (looked_up, (torch.ones(9, 10), torch.zeros(6, dtype=torch.int64), X))]
+CASES = [
+    (two_norms, (X, W)),
+    (pooled, (X, W)),
+    (looked_up, (torch.ones(9, 10), torch.zeros(6, dtype=torch.int64), X)),
+]
 
 
 @pytest.mark.parametrize(("function", "inputs"), CASES, ids=[one.__name__ for one, _ in CASES])
@@ -215,6 +220,27 @@ def test_a_graph_waits_for_its_regions(told: Told, monkeypatch: pytest.MonkeyPat
     assert order == [False, True]
     assert told.races == 3  # with both regions, and without each
     assert started() == 2
+
+
+@pytest.mark.parametrize("together", [90.0, 110.0])
+def test_a_running_program_takes_up_what_changes(
+    together: float, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_kernels(0, 1)
+    started()
+    [item] = pending_items()
+    key = work.key_of("plan", **item.key.parts)
+    monkeypatch.setattr(live._Watch, "add", lambda self, graph: None)
+    waiting = live.Waiting(live.Place(weakref.ref(two_norms.__code__), None), ledger())
+    waiting.add({key.digest: key})
+    with Cache.open() as cache:
+        waiting.look(cache)
+        assert (waiting.stale, waiting.settled) == (False, False)
+        told.times = {0: 100.0, 1: 120.0, 2: together}
+        work_through()
+        waiting.look(cache)
+    assert waiting.stale == (together > 100.0)
+    assert waiting.settled
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
