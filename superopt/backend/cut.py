@@ -14,6 +14,7 @@ from superopt.backend.region import OpaqueError, Region, region_of
 from superopt.backend.subgraph import NumberError, Subgraph, masks_leaving, subgraph_of, weight_bytes_of
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.rivals.aten import listed, operator_name, tensors_in, value_of
+from superopt.rivals.images import channels_last
 from superopt.rivals.kinds import Kind, kinds_of, reasons_of
 from superopt.targets import Target
 
@@ -42,6 +43,7 @@ class Cut:
         self.title = title
         self.kinds = kinds_of(graph, target.torch_device)
         self.weight_bytes = weight_bytes_of(graph, self.kinds)
+        self.images = channels_last(graph)
         self._note_outside(reasons_of(graph, target.torch_device).items())
 
     def regions(self) -> Iterator[Region]:
@@ -91,7 +93,7 @@ class Cut:
 
     def _subgraph(self, piece: Piece) -> Subgraph:
         """Return a piece as a subgraph that knows which of its inputs are weights, unless these stay live."""
-        found = replace(subgraph_of(piece, self.kinds), weight_bytes=self.weight_bytes)
+        found = replace(subgraph_of(piece, self.kinds, self.images), weight_bytes=self.weight_bytes)
         if self.ledger.options.weights == "live":
             return found
         constant = tuple(at for at, one in enumerate(found.inputs) if one in self.weights)

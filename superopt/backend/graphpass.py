@@ -27,6 +27,7 @@ from superopt.cache import Key, versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.aten import bytes_of, flops_of, value_of
+from superopt.rivals.images import channels_last_strides
 from superopt.targets import pick_target
 
 __all__ = ["RegionPass", "passes_of", "replace_all"]
@@ -203,12 +204,15 @@ def _replace(graph: fx.Graph, region: Region, plan: str, moved: dict[fx.Node, fx
     found = plan_of(plan)
     found.settle()
     order = {node: at for at, node in enumerate(graph.nodes)}
-    given = region.in_order(found.inputs, subgraph.inputs)
-    inputs = [moved.get(node, node) for node in given]
-    last = max(inputs, key=order.__getitem__)
+    read = [moved.get(node, node) for node in subgraph.inputs]
+    last = max(read, key=order.__getitem__)
     if last.op == "placeholder":
         last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     place = {name: at for at, name in enumerate(found.outputs)}
+    for at in subgraph.channels_last:
+        with graph.inserting_after(last):
+            last = read[at] = _as_it_lies(graph, read[at])
+    inputs = region.in_order(found.inputs, read)
     with graph.inserting_after(last):
         call = graph.call_function(REGION, (plan, inputs))
     call.meta["val"] = _fake(plan, inputs)
@@ -228,6 +232,17 @@ def _replace(graph: fx.Graph, region: Region, plan: str, moved: dict[fx.Node, fx
     for node in reversed(subgraph.piece.nodes):
         if not node.users:
             graph.erase_node(node)
+
+
+def _as_it_lies(graph: fx.Graph, image: fx.Node) -> fx.Node:
+    """Return an image under another name that says how it lies: so Inductor hands it to a call."""
+    value = value_of(image)
+    made = graph.call_function(torch.ops.aten.alias.default, (image,))
+    mode = detect_fake_mode(value)
+    assert mode is not None
+    with mode:
+        made.meta["val"] = value.new_empty_strided(value.shape, channels_last_strides(value.shape))
+    return made
 
 
 def _fake(plan: str, inputs: Sequence[fx.Node]) -> Any:

@@ -373,9 +373,9 @@ class RegionRace:
         limits = Limits(options.seconds, self.deadline, self._to_beat_us, most=self._few(search), tune=search)
         traced = in_parts(self.region.traced, [one.goal for one in regions])
         example = self.region.subgraph.example()
-        return regions, State(
-            self.module, traced, example, self.target, options, limits, clock, first_runs=self.first_runs
-        )
+        state = State(self.module, traced, example, self.target, options, limits, clock)
+        state.first_runs, state.turned = self.first_runs, self.region.subgraph.in_own_order
+        return regions, state
 
     @property
     def _to_beat_us(self) -> float:

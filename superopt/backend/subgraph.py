@@ -1,7 +1,7 @@
 """Subgraph: a piece of a graph as a function by itself, with its inputs and results."""
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from superopt.backend.pieces import Piece, reads_of
 from superopt.errors import InputError
 from superopt.rivals.aten import operator_name, tensor_bytes, tensors_in, value_of
 from superopt.rivals.composites import COMPOSITE, composite_of
+from superopt.rivals.images import CHANNELS_LAST, channels_last_strides
 from superopt.rivals.kinds import Kind
 from superopt.rivals.strided import views_of
 
@@ -46,16 +47,30 @@ class Subgraph:
     symbols: tuple[sympy.Symbol, ...]
     constant: tuple[int, ...] = ()  # the places of inputs that are weights
     weight_bytes: int | None = None  # of all inputs that the whole graph computes with, where that is known
+    channels_last: tuple[int, ...] = ()  # the places of inputs that lie so when the graph runs
+
+    def in_own_order(self, results: Sequence[Tensor]) -> list[Tensor]:
+        """Return what the module returns with the dimensions of the piece's tensors in their own order."""
+        backs = [one.back for one in self.results] or [None] * len(results)
+        return [
+            made if back is None else made.permute(back) for made, back in zip(results, backs, strict=True)
+        ]
+
+    def layouts(self) -> list[tuple[Any, Any]]:
+        """Return shape and strides of each input as it lies when the graph runs; they may be symbols."""
+        found = []
+        for at, node in enumerate(self.inputs):
+            value = value_of(node)
+            last = at in self.channels_last
+            found.append((value.shape, channels_last_strides(value.shape) if last else value.stride()))
+        return found
 
     def example(self, sizes: Mapping[sympy.Symbol, int] | None = None) -> tuple[Tensor, ...]:
         """Return inputs without data, at the sizes that were seen or at other sizes of some symbols."""
         found = []
-        for node in self.inputs:
-            value = value_of(node)
-            shape, strides = (
-                [_number(one, sizes or {}) for one in part] for part in (value.shape, value.stride())
-            )
-            found.append(torch.empty_strided(shape, strides, dtype=value.dtype, device="meta"))
+        for node, layout in zip(self.inputs, self.layouts(), strict=True):
+            shape, strides = ([_number(one, sizes or {}) for one in part] for part in layout)
+            found.append(torch.empty_strided(shape, strides, dtype=value_of(node).dtype, device="meta"))
         return tuple(found)
 
     def hints(self) -> dict[sympy.Symbol, int]:
@@ -79,9 +94,14 @@ class NumberError(InputError):
         self.nodes = frozenset(nodes)
 
 
-def subgraph_of(piece: Piece, kinds: Mapping[fx.Node, Kind]) -> Subgraph:
-    """Return a piece as a module, or raise InputError where it cannot stand alone."""
-    return _Builder(piece, kinds).build()
+def subgraph_of(
+    piece: Piece, kinds: Mapping[fx.Node, Kind], channels_last: Collection[fx.Node] = ()
+) -> Subgraph:
+    """Return a piece as a module, or raise InputError where it cannot stand alone.
+
+    Some of the nodes that it reads, or that others read of it, lie with channels last when the graph runs.
+    """
+    return _Builder(piece, kinds, channels_last).build()
 
 
 def weight_bytes_of(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> int:
@@ -115,9 +135,12 @@ def _leaves(node: fx.Node, members: set[fx.Node], kinds: Mapping[fx.Node, Kind])
 
 
 class _Builder:
-    def __init__(self, piece: Piece, kinds: Mapping[fx.Node, Kind]) -> None:
+    def __init__(
+        self, piece: Piece, kinds: Mapping[fx.Node, Kind], channels_last: Collection[fx.Node]
+    ) -> None:
         self.piece = piece
         self.kinds = kinds
+        self.channels_last = channels_last
         self.members = set(piece.nodes)
         self.graph = fx.Graph()
         self.copies: dict[fx.Node, fx.Node] = {}
@@ -144,7 +167,7 @@ class _Builder:
         if unread:
             raise NumberError("; ".join(dict.fromkeys(unread.values())), unread)
         results = tuple(
-            _result(node)
+            Result(node, CHANNELS_LAST) if node in self.channels_last else _result(node)
             for node in self.piece.nodes
             if isinstance(value_of(node), Tensor) and _leaves(node, self.members, self.kinds)
         )
@@ -160,7 +183,8 @@ class _Builder:
         symbols = sorted(
             {symbol for node in self.inputs for symbol in _symbols(value_of(node))}, key=lambda one: one.name
         )
-        return Subgraph(self.piece, module, tuple(self.inputs), results, tuple(symbols))
+        last = tuple(at for at, node in enumerate(self.inputs) if node in self.channels_last)
+        return Subgraph(self.piece, module, tuple(self.inputs), results, tuple(symbols), channels_last=last)
 
     def _entering(self, node: fx.Node) -> list[fx.Node]:
         """Return the tensors from outside that a node reads, also through views."""

@@ -79,6 +79,8 @@ def _compared(kernels: Mapping[str, Kernel], focus: Focus, context: Context) -> 
     if state.domain is not None:
         function, program = state.domain.keeping(function), state.domain.keeping(program)
     try:
-        return compare_floats(function, program, state.inputs, seed=state.options.seed, focus=focus)
+        return compare_floats(
+            function, program, state.inputs, seed=state.options.seed, focus=focus, turned=state.turned
+        )
     except Exception as error:  # the device or the function may raise anything
         return f"it could not be checked in floats: {state.fault(error)}"

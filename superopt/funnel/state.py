@@ -29,7 +29,7 @@ from superopt.trace.traced import Traced
 from superopt.tune.errors import DeviceLostError
 from superopt.tune.first_runs import FirstRuns
 from superopt.tune.measure import bytes_of
-from superopt.verify.floats.compare import sample, tensors_of, typical
+from superopt.verify.floats.compare import Turned, sample, tensors_of, typical
 from superopt.verify.floats.report import FloatReport
 from superopt.verify.floats.samples import SMALL_INTEGERS
 
@@ -91,6 +91,7 @@ class State:
     has_data: bool = True  # whether the inputs are examples with numbers of their own
     known: dict[str, Tensor] = field(default_factory=dict)  # every tensor that enters a region
     kernels: dict[str, Kernel] = field(default_factory=dict)  # the chosen kernels by the names of their goals
+    turned: Turned | None = None  # results as they are compared in floats, where they lie otherwise
     floats: FloatReport | None = None  # how the program with these kernels compares in floats
     deadline: float = inf  # the time.monotonic() when the current region must be done
     interrupted: bool = False

@@ -291,3 +291,21 @@ def test_random_numbers_are_drawn_alike() -> None:
 
 def test_texts_among_inputs_hold_no_tensors() -> None:
     assert tensors_of({"mode": "abc", "x": [X, b"abc"]}) == [X]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_errors_are_judged_along_the_last_dimension_or_another(turned: bool) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.t()
+
+    def candidate(x: torch.Tensor) -> torch.Tensor:
+        return x.t() + 1e-7 * x.abs().max()  # much in a row of small numbers, little in a column of all
+
+    report = compare_floats(
+        program,
+        candidate,
+        (torch.randn(64, 8),),
+        distributions=["near-zero rows"],
+        turned=(lambda results: [one.t() for one in results]) if turned else None,
+    )
+    assert report.ok is not turned

@@ -1,5 +1,6 @@
 """Convolutions and pools through torch.compile: taken regions agree with float64, forward and backward."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -99,3 +100,22 @@ def test_a_dense_convolution_begins_a_region(taken: list[Any], channels: int, re
     with torch.no_grad():
         torch.testing.assert_close(torch.compile(function, backend=host, dynamic=False)(x, w), function(x, w))
     assert len(taken) == host.calls == regions
+
+
+def test_images_are_read_as_inductor_lays_them_out(taken: list[Any]) -> None:
+    x, w, v = torch.randn(1, 8, 9, 7), torch.randn(8, 8, 3, 3), torch.randn(5, 8, 3, 3)
+
+    def function(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        made = F.max_pool2d(F.relu(F.conv2d(x, w, padding=1)), 3, 1, 1)
+        return F.conv2d(made, v, padding=1).softmax(1)
+
+    host = Host()
+    expected = function(x, w, v)
+    with torch.no_grad():
+        found = torch.compile(function, backend=host, dynamic=False)(x, w, v)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()
+    goals = [json.loads(str(one.plan))["goal"] for one in taken]
+    assert len(goals) == host.calls == 3
+    # The first image and the last result lie as eager PyTorch has them, what is between with channels last.
+    assert ["strides(504, 1, 56, 8)" in one for one in goals] == [False, True, True]

@@ -63,8 +63,8 @@ def data_of(subgraph: Subgraph) -> dict[str, Any]:
     nodes = list(subgraph.module.graph.nodes)
     number = {node: at for at, node in enumerate(nodes)}
     inputs = [
-        input_data(value_of(node)) | {"constant": at in subgraph.constant}
-        for at, node in enumerate(subgraph.inputs)
+        input_data(value_of(node), strides) | {"constant": at in subgraph.constant}
+        for at, (node, (_, strides)) in enumerate(zip(subgraph.inputs, subgraph.layouts(), strict=True))
     ]
     steps: list[dict[str, Any]] = []
     for node in nodes:
@@ -90,11 +90,11 @@ def data_of(subgraph: Subgraph) -> dict[str, Any]:
     raise Unportable("it has no results")
 
 
-def input_data(value: Any) -> dict[str, Any]:
-    """Return a tensor's layout as plain data."""
+def input_data(value: Any, strides: Any = None) -> dict[str, Any]:
+    """Return a tensor's layout, or one with other strides, as plain data."""
     return {
         "shape": [size_data(one) for one in value.shape],
-        "stride": [size_data(one) for one in value.stride()],
+        "stride": [size_data(one) for one in strides or value.stride()],
         "dtype": str(value.dtype).removeprefix("torch."),
         "device": value.device.type,
     }

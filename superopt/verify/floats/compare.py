@@ -58,6 +58,7 @@ __all__ = [
     "FLOOR",
     "ONLY_FINITE",
     "SMALL_DRAWS",
+    "Turned",
     "compare_floats",
     "compare_many",
     "find_counterexample",
@@ -68,6 +69,8 @@ __all__ = [
 ]
 
 Function: TypeAlias = Callable[..., Any]
+Turned: TypeAlias = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""Results with their dimensions in another order, the rows last."""
 
 FACTOR = 2.0
 """How many times PyTorch's own error a candidate may make."""
@@ -101,12 +104,14 @@ def compare_floats(
     distributions: Iterable[str] | None = None,
     seed: int = 0,
     focus: Focus | None = None,
+    turned: Turned | None = None,
 ) -> FloatReport:
     """Return how the candidate's errors compare with PyTorch's, each against float64.
 
     `reference` is the program as written: it runs in float64 for the truth, and as it is for
     PyTorch's own error, unless `eager` does that. With a `focus` (of the reference, traced), inputs
     are aimed at its comparisons too, and the candidate only passes if each was seen both ways.
+    Errors are judged along the last dimension of what the functions return, `turned` if that is given.
     """
     [report] = compare_many(
         in_float64(reference),
@@ -116,6 +121,7 @@ def compare_floats(
         distributions=distributions,
         seed=seed,
         focus=focus,
+        turned=turned,
     )
     return report
 
@@ -130,6 +136,7 @@ def compare_many(
     seed: int = 0,
     focus: Focus | None = None,
     draws: int | None = None,
+    turned: Turned | None = None,
 ) -> list[FloatReport]:
     """Return how the errors of each candidate compare with those of `eager`; `exact` computes the truth.
 
@@ -140,7 +147,7 @@ def compare_many(
     sorts_out_nan = focus is not None and focus.sorts_out_nan
     focus = None if focus is None or focus.is_empty else focus
     names = list(DISTRIBUTIONS if distributions is None else distributions)
-    comparison = _Comparison(exact, eager, candidates, focus, inputs, draws)
+    comparison = _Comparison(exact, eager, candidates, focus, inputs, draws, turned)
     if focus is not None:
         comparison.judge_directed(inputs, seed)
         names = [name for name in names if name not in DIRECTED]
@@ -164,7 +171,9 @@ class _Comparison:
         focus: Focus | None,
         inputs: Sequence[Any],
         draws: int | None,
+        turned: Turned | None,
     ) -> None:
+        self.turned: Turned = turned or (lambda results: results)
         self.exact, self.eager, self.candidates = exact, eager, candidates
         self.focus = focus
         self.watch = None if focus is None else Watch(focus, unit_of(tensors_of(inputs)))
@@ -256,7 +265,9 @@ class _Comparison:
             with torch.no_grad():
                 made[at] = _made(self.candidates[at], drawn, seed)
             _check_shapes(own, made[at])
-        found = {at: errors_of(truth, own, made[at], None) for at in which}
+        turned = self.turned
+        sides = {at: (turned(truth), turned(own), turned(made[at])) for at in which}
+        found = {at: errors_of(*sides[at], None) for at in which}
         met = False
         if self.watch is not None and (self._is_open or any(map(may_hang, found.values()))):
             usable = [a.isfinite() & b.isfinite() for a, b in zip(truth, own, strict=True)]
@@ -264,7 +275,7 @@ class _Comparison:
             self.watch.record(sight)
             met = bool(sight.met)
             if sight.certain is not None:
-                found = {at: errors_of(truth, own, made[at], sight.certain) for at in which}
+                found = {at: errors_of(*sides[at], turned(sight.certain)) for at in which}
         for at in which:
             errors[at].append(found[at])
         return met
