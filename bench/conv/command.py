@@ -3,6 +3,7 @@
     python -m bench.conv --json OUT                        every block, about 25 minutes on two cores
     python -m bench.conv --cases depthwise,mobilenet --budget 60
     python -m bench.conv --dtype bf16 --layout channels_last --peers freezing
+    python -m bench.conv --cases resnet-basic --graphs     also the programs found, and why they gain
     python -m bench.conv --list
 
 Measured: one block of a net in evaluation mode, compiled by superopt's backend with weights that stay live
@@ -12,7 +13,7 @@ On one thread the processor's time counts, which other programs do not lengthen;
 """
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import geometric_mean
 from typing import Any
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seconds", type=above_zero, default=4.0, help="of the turns of a block (default: 4)")
     add("--peers", default="", help=f"other compilers, by commas: {', '.join(PEERS)}")
     parser.add_results(minutes=60.0)
+    add("--graphs", action="store_true", help="print the programs that were found, and why each gains")
     add("--list", action="store_true", help="show the blocks")
     return parser.run(arguments, _run)
 
@@ -68,6 +70,8 @@ def _run(options: Namespace) -> int:
             record = failed(known, error)
         results.keep(name, record)
         tell(_line(record))
+        if options.graphs:
+            print("\n".join(_found(record)))
     found = [one["speedup"] for one in results.records.values() if "speedup" in one]
     if found:
         mean = geometric_mean(found)
@@ -83,6 +87,7 @@ def measure(name: str, options: Namespace) -> Record:
 
     from superopt.backend.entry import ledger_of
     from superopt.bench.conv.blocks import BLOCKS
+    from superopt.bench.conv.found import found_programs
 
     torch._dynamo.reset()  # else sizes that differ from those of the block before would become symbols
     before = torch.get_num_threads()
@@ -122,6 +127,7 @@ def measure(name: str, options: Namespace) -> Record:
     ledger = ledger_of(settings)
     record["regions"] = {"taken": sum(one.taken for one in ledger.decisions), "all": len(ledger.decisions)}
     record["explained"] = ledger.text().splitlines()
+    record["found"] = found_programs(ledger.decisions)
     return record | ({"absent": absent} if absent else {})
 
 
@@ -137,3 +143,11 @@ def _line(record: Record) -> str:
     times = ", ".join(f"{name} {one['median_us']:.0f}" for name, one in record["measured"].items())
     regions = f"{record['regions']['taken']}/{record['regions']['all']} regions"
     return f"{record['case']:20} {record['speedup']:5.2f}x  {regions:14} us: {times}"
+
+
+def _found(record: Record) -> Iterator[str]:
+    """Yield the lines of the programs that were found for a block, each with the reasons for its gain."""
+    for one in record.get("found", ()):
+        yield f"    {one['operators']}: {one['speed']}"
+        yield from (f"      - {reason}" for reason in one["reasons"])
+        yield from (f"      {line}" for line in one["program"])
