@@ -90,13 +90,12 @@ inline void dot_block(index_t k_count, Matrix<A> a, Matrix<B> b, float* c, index
             for (int n = 0; n < COLUMNS; ++n) sums[m][n] += factor * values[n];
         }
     };
-    constexpr index_t line = 64 / sizeof(B), step = ROWS == 1 ? 64 : line;
+    constexpr index_t line = 64 / sizeof(B);
     index_t k = 0;
-    for (; k + step <= k_count; k += step) {
-        for (int n = 0; n < COLUMNS; ++n)
-            for (index_t at = 0; at < step; at += line) __builtin_prefetch(b.data + (n + COLUMNS) * b.column + k + at);
+    for (; k + line <= k_count; k += line) {
+        for (int n = 0; n < COLUMNS; ++n) __builtin_prefetch(b.data + (n + COLUMNS) * b.column + k);
 #pragma GCC unroll 4
-        for (index_t at = 0; at < step; at += lanes) add(k + at, lanes);
+        for (index_t at = 0; at < line; at += lanes) add(k + at, lanes);
     }
     for (; k + lanes <= k_count; k += lanes) add(k, lanes);
     if (k < k_count) add(k, k_count - k);
@@ -104,11 +103,39 @@ inline void dot_block(index_t k_count, Matrix<A> a, Matrix<B> b, float* c, index
         for (int n = 0; n < COLUMNS; ++n) c[m * c_row + n] += sum(sums[m][n]);
 }
 
+// How many elements further lies what is read 4 KB later, where columns are read one after the other.
+template <class B>
+inline index_t read_later(index_t k_count, Matrix<B> b) {
+    constexpr index_t far = 4096 / sizeof(B);
+    return k_count > far ? far : far / most(1, k_count) * b.column;
+}
+
+// One row: columns are read one after the other, as they often lie in memory. What is read later is fetched into the
+// second cache, since the hardware's guesses end with each page.
+template <class A, class B>
+inline void dot_columns(index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c) {
+    constexpr index_t line = 64 / sizeof(B);
+    const index_t later = read_later(k_count, b);
+    for (index_t n = 0; n < n_count; ++n) {
+        const B* const from = b.data + n * b.column;
+        Vec sums[4]{};
+        along<4>(k_count, [&](index_t k, auto count, int turn) INLINE {
+            if (turn * lanes % line == 0) __builtin_prefetch(from + later + k, 0, 2);
+            sums[turn] += load(a.data + k, 1, count) * load(from + k, 1, count);
+        });
+        c[n] += sum(sums);
+    }
+}
+
 template <int ROWS, int COLUMNS, class A, class B>
 inline void dot_rows(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                      index_t c_row) {
     index_t m = 0;
     for (; m + ROWS <= m_count; m += ROWS) {
+        if constexpr (ROWS == 1) {
+            dot_columns(n_count, k_count, a.at(m, 0), b, c + m * c_row);
+            continue;
+        }
         index_t n = 0;
         for (; n + COLUMNS <= n_count; n += COLUMNS)
             dot_block<ROWS, COLUMNS>(k_count, a.at(m, 0), b.at(0, n), c + m * c_row + n, c_row);

@@ -286,8 +286,7 @@ void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<f
                      index_t c_row, Panels* kept) {
     constexpr int wide = registers == 32 ? 2 : 1;
     if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= few)
-        return m_count == 1 ? dot_rows<1, 4>(m_count, n_count, k_count, a, b, c, c_row)
-                            : dot_rows<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
+        return dot_rows<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
     if (is_panel(n_count, b)) return contract_in_panel(m_count, n_count, k_count, a, b, c, c_row);
     if (is_turned(m_count, n_count, k_count, b)) return contract_turned(m_count, n_count, k_count, a, b, c, c_row, kept);
     if (b.column != 1 || m_count > few) return contract_packed(m_count, n_count, k_count, a, b, c, c_row);

@@ -371,6 +371,28 @@ inline void pairs_dots(index_t k_count, const bf16* a, index_t a_row, Matrix<B> 
     }
 }
 
+// One row, as in `dot_columns`: columns are read as they often lie in memory, one after the other.
+template <class B>
+inline void pairs_dot_columns(index_t n_count, index_t k_count, const bf16* a, Matrix<B> b, float* c) {
+    constexpr index_t line = 64 / sizeof(B), wide = 2 * lanes;
+    const index_t later = read_later(k_count, b);
+    for (index_t n = 0; n < n_count; ++n) {
+        const B* const from = b.data + n * b.column;
+        Vec sums[4]{};
+        const auto add = [&](index_t k, index_t count, int turn) INLINE {
+            if (turn * wide % line == 0)
+                for (index_t at = 0; at < wide; at += line) __builtin_prefetch(from + later + k + at, 0, 2);
+            sums[turn] = add_products(sums[turn], pairs_at(a + k), pairs_along(from + k, 1, count));
+        };
+        index_t k = 0;
+        for (; k + 4 * wide <= k_count; k += 4 * wide)
+#pragma GCC unroll 4
+            for (int turn = 0; turn < 4; ++turn) add(k + turn * wide, wide, turn);
+        for (; k < k_count; k += wide) add(k, k_count - k, 0);
+        c[n] += sum(sums);
+    }
+}
+
 template <int ROWS, int COLUMNS, class B>
 inline void pairs_dot_rows(index_t rows, index_t n_count, index_t k_count, const bf16* a, index_t a_row, Matrix<B> b,
                            float* c, index_t c_row) {

@@ -44,17 +44,17 @@ void pairs_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a
 template <class A, class B>
 void pairs_few(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c, index_t c_row) {
     // So many dot products at a time that vectors of their sums are full.
-    constexpr int tall = 4, wide = registers == 16 ? 2 : 4, alone = 8;
-    const index_t row = least(deeper, k_count + 31) / 32 * 32 + 32;
+    constexpr int tall = 4, wide = registers == 16 ? 2 : 4;
+    const index_t row = (m_count == 1 ? k_count + 31 : least(deeper, k_count + 31)) / 32 * 32 + 32;
     Scratch scratch;
     bf16* const rows = scratch_halves(scratch, m_count * row / 2);
+    if (m_count == 1) {
+        pack_halves(1, k_count, a, rows, row);
+        return pairs_dot_columns(n_count, k_count, rows, b, c);
+    }
     for (index_t k = 0; k < k_count; k += deeper) {
         const index_t depth = least(deeper, k_count - k);
         pack_halves(m_count, depth, a.at(0, k), rows, row);
-        if (m_count == 1) {
-            pairs_dot_rows<1, alone>(1, n_count, depth, rows, row, b.at(k, 0), c, c_row);
-            continue;
-        }
         for (index_t n = 0; n < n_count; n += 2 * wide) {
             const index_t breadth = least(2 * wide, n_count - n);
             for (index_t m = 0, blocks = (m_count + tall - 1) / tall; blocks > 0; --blocks) {

@@ -121,14 +121,14 @@ def _dots(shape: Shape, core: Core) -> float:
     load = LOAD + (CONVERT if shape.b_half else 0)
     steps = ceil(shape.k / core.lanes)
     time, left = 0.0, shape.m
-    for rows, columns in ((1, 4),) if shape.m == 1 else ((4, 2 * wide), (2, 2 * wide), (1, 2 * wide)):
+    for rows, columns in ((4, 2 * wide), (2, 2 * wide)):
         times, left = left // rows, left % rows
         groups, single = shape.n // columns, shape.n % columns
         block = max(rows * columns, load * columns + LOAD * rows)
         alone = max(rows, _CHAIN, load + LOAD * rows)
         time += times * (groups * (steps * block + rows * columns * _FOLD))
         time += times * (single * (steps * alone + rows * _FOLD))
-    return time
+    return time + left * shape.n * (steps * max(1.0, load + LOAD) + _FOLD)
 
 
 def _streams(shape: Shape, core: Core) -> float:
