@@ -14,8 +14,10 @@ Measured: a step of each model, compiled by superopt's backend. Against: the sam
 by Inductor, in turns; a speedup above 1 means that superopt is faster than Inductor. A case is a model, a
 phase and a dtype: `llama`, `llama:decode`, `llama:prefill:bf16`, and perhaps tokens, as `bert:512`; with int8
 the weights of projections have eight bits, and all else is in fp32. A prefill is one step over all tokens; a
-decode is one token after a static cache of as many. Models are small and built here with random weights
-(`bench.zoo`); nothing is downloaded. On a machine with a GPU they run there. Needs the extra `models`.
+decode is one token after a static cache of as many; two come before the one that is timed, since in use a
+decode finds in the caches what its last step left there. Models are small and built here with random
+weights (`bench.zoo`); nothing is downloaded. On a machine with a GPU they run there. Needs the extra
+`models`.
 
 Compiling is timed in processes of their own, Inductor and superopt in turns: "cold" with empty caches,
 "warm" with what the first process left (the median of `--starts`). What either makes once on a machine for

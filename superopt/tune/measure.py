@@ -112,8 +112,13 @@ def times_together(
     seconds: float,
     least_rounds: int = _LEAST_ROUNDS,
     most_rounds: int = _MOST_ROUNDS,
+    untimed: int = 0,
 ) -> dict[str, Times]:
-    """Return every single time that `measure_together` takes; one round's times stand at one position."""
+    """Return every single time that `measure_together` takes; one round's times stand at one position.
+
+    In each round so many `untimed` calls of a contender come before the one that is timed, where a program is
+    called again and again: then it finds in the caches what it left there, and not what others did.
+    """
     times = {name: Times([]) for name in contenders}
     for contender in contenders.values():  # a first call may compile, allocate, or start threads
         contender(*inputs[0])
@@ -131,6 +136,8 @@ def times_together(
             for name, contender in order:
                 arguments = inputs[number % len(inputs)]
                 number += 1
+                for _ in range(untimed):
+                    contender(*arguments)
                 start = time.perf_counter_ns()
                 contender(*arguments)
                 times[name].us.append((time.perf_counter_ns() - start) / 1e3)
