@@ -73,14 +73,14 @@ def random_loss(seed: int) -> tuple[str, Loss]:
     return ", ".join(told), loss
 
 
-def compiled(loss: Loss, memory: str | int, noted: list[Decision]) -> Loss:
-    """Return a loss whose joint graph our pass saw; nothing else is compiled."""
+def compiled(loss: Loss, memory: str | int, noted: list[Decision], *before: Any) -> Loss:
+    """Return a loss whose joint graph our pass saw, after others; nothing else is compiled."""
     from functorch.compile import aot_function, make_boxed_func, min_cut_rematerialization_partition
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 
     ledger = Ledger(read_options({"memory": memory, "budget_s": 600, "cache": False}))
-    ours = JointPass(ledger, RegionPass(ledger))
+    ours = JointPass(ledger, RegionPass(ledger), before)
 
     def partition(joint: Any, inputs: Any, **more: Any) -> Any:
         with torch._inductor.config.patch(joint_custom_post_pass=ours):

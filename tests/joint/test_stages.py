@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from superopt.backend.joint.turns import run, stages
+from superopt.backend.joint.turns import choice, run, stages
 from superopt.backend.joint.turns.run import TiledKernel
 from superopt.backend.joint.turns.stages import Multiply
+from superopt.backend.joint.turns.tiles import Tiles
 from superopt.backend.joint.turns.tiling import tiled, with_undefined
 from superopt.trace import trace
 from superopt.trace.run import run_graph
@@ -127,3 +128,32 @@ def test_stages_compute_what_the_whole_does(function: Function) -> None:
             assert set(made) == {one.port.name for one in graph.outputs}
             count += 1
     assert count
+
+
+def test_turns_without_a_product_share_little() -> None:
+    """Before: the positions of a turn were those that fit where nothing is shared: a division by 0."""
+    graph = trace(lambda x, w: (x[:, None] * w).sin().sum(-1), torch.randn(M, N), torch.randn(N, N)).graph
+    found = [
+        choice._rows(Tiles(graph, axis.name, 1, 4 * N * N), memory)
+        for axis in graph.axes
+        if tiled(graph, axis.name, 4 * N * N) is not None
+        for memory in ("fast", "balanced", LARGE)
+    ]
+    assert found
+    assert all(rows and min(rows) >= 1 for rows in found)
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "over", "rows"),
+    [
+        (512, 170.7, 0.1, 176),  # three turns, not four with one of 8 positions
+        (512, 341.3, 0.1, 256),
+        (512, 600.0, 0.1, 512),
+        (512, 170.7, 0.0, 128),  # a number of bytes holds
+        (27, 10.0, 0.1, 8),
+        (7, 0.5, 0.1, 1),
+        (1, 100.0, 0.0, 1),
+    ],
+)
+def test_turns_are_of_nearly_equal_sizes(size: int, most: float, over: float, rows: int) -> None:
+    assert choice._even(size, most, over) == rows

@@ -16,7 +16,7 @@ from superopt.backend.joint.turns.tiling import tiled, with_undefined
 from superopt.backend.region_plan import REGION, RegionPlan, kept_plan
 from superopt.backend.subgraph import Subgraph
 from superopt.ir import Graph
-from superopt.rivals.aten import is_matmul, value_of
+from superopt.rivals.aten import flops_of, is_matmul, value_of
 from superopt.rivals.inductor import alone
 from superopt.targets import Target
 from superopt.trace import trace
@@ -41,6 +41,7 @@ class Found:
     ways: tuple[Tiles, ...]  # along several axes
     tangent: fx.Node | None = None
     scaled: frozenset[str] = frozenset()
+    share: float = 1.0  # of the operations of the graph
 
     def with_tiles(self, tiles: Tiles, target: str) -> "Found":
         """Return the part in other turns."""
@@ -98,7 +99,10 @@ def found_around(
         return None
     plan = RegionPlan.of_operators(goal, target.name, ways[0])
     tangent = tangents[0] if tangents else None
-    return Found(subgraph, plan, traced.program.outputs, nodes, ways[0], ways, tangent, scaled)
+    inside, whole = (sum(map(flops_of, nodes)) for nodes in (subgraph.piece.nodes, graph.nodes))
+    return Found(
+        subgraph, plan, traced.program.outputs, nodes, ways[0], ways, tangent, scaled, inside / max(whole, 1)
+    )
 
 
 def _dtype(subgraph: Subgraph) -> torch.dtype | None:

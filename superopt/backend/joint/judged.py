@@ -10,7 +10,7 @@ from torch import Tensor
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.joint.found import APART, Found
-from superopt.backend.joint.turns.choice import LEAST_SPEED, chosen
+from superopt.backend.joint.turns.choice import chosen, least_speed
 from superopt.backend.joint.turns.run import TiledKernel
 from superopt.backend.joint.turns.tiles import Tiles
 from superopt.backend.joint.turns.tiling import largest_bytes, tiled, with_undefined
@@ -45,7 +45,7 @@ def decided(found: Found, ledger: Ledger, target: Target) -> tuple[Decision, Fou
         "axes": [one.axis for one in found.ways],
         "limit_bytes": found.tiles.limit_bytes,
         "memory": memory,
-        "least": _least(memory),
+        "least": round(least_speed(memory, found.share), 4),
     }
     options = {"backend": "joint", **told, "results": list(found.names)}
     parts = {**versions(), **target.key_parts()}
@@ -67,21 +67,37 @@ def decided(found: Found, ledger: Ledger, target: Target) -> tuple[Decision, Fou
 
 
 def _judged(blank: Decision, found: Found, target: Target, options: BackendOptions) -> tuple[Decision, Found]:
-    """Decide for turns where they are accurate, and fast enough beside Inductor's code of the whole part."""
+    """Decide for the first turns that are accurate, and fast enough beside Inductor's code of the part."""
     inputs = _drawn(found.subgraph.example())
-    given, memory = found.given(inputs), options.memory
-    tiles = chosen(found.ways, dict(zip(found.plan.inputs, given, strict=True)), memory)
-    found = found.with_tiles(tiles, target.name)
-    report = _compared(found)
-    blank = replace(blank, verdict=str(report))
-    if not report.ok:
-        return replace(blank, why="not as accurate as PyTorch in turns"), found
-    text = kept_plan(found.plan)
-    inductor = compiled_by_inductor(found.subgraph.module, inputs, options.inductor)
+    given = dict(zip(found.plan.inputs, found.given(inputs), strict=True))
+    inductor: Callable[..., Sequence[Tensor]] | None = None
+    made = blank
+    for tiles in chosen(found.ways, given, options.memory):
+        found = found.with_tiles(tiles, target.name)
+        report = _compared(found)
+        made = replace(blank, verdict=str(report), why="not as accurate as PyTorch in turns")
+        if report.ok:
+            inductor = inductor or compiled_by_inductor(found.subgraph.module, inputs, options.inductor)
+            made = _raced(made, found, inductor, inputs, target, options.memory)
+        if made.taken:
+            break
+    return made, found
+
+
+def _raced(
+    blank: Decision,
+    found: Found,
+    inductor: Callable[..., Sequence[Tensor]],
+    inputs: Sequence[Tensor],
+    target: Target,
+    memory: Memory,
+) -> Decision:
+    """Decide for turns that agree with Inductor's code of the whole part, and are fast enough beside it."""
+    text, given = kept_plan(found.plan), found.given(inputs)
     if not _agrees(found, text, inductor, inputs):
         return replace(
             blank, why="in turns it differs from Inductor's code, or overflows where that does not"
-        ), found
+        )
 
     def turns() -> list[Tensor]:  # with what the backward pass then does
         made = zip(found.plan.outputs, REGION(text, given), strict=True)
@@ -100,18 +116,14 @@ def _judged(blank: Decision, found: Found, target: Target, options: BackendOptio
         times=partial(target.times, least_rounds=_ROUNDS) if long else target.times,
     )
     speed = raced.speed_of("turns")
+    tiles = found.tiles
     size, turn = largest_bytes(found.plan.goal), tiles.kernel.shared_bytes(tiles.rows)
     needed = isinstance(memory, int) and turn <= memory < size
-    taken = needed or speed >= _least(memory)
+    taken = needed or speed >= least_speed(memory, found.share)
     short = f"{turn / 2**20:.0f} MB in place of {size / 2**20:.0f}"
     why = f"in turns it has {speed:.2f} times Inductor's speed, and {short}"
     whole_us, turns_us = (raced.measurements[name].median_us for name in ("whole", "turns"))
-    return replace(blank, taken=taken, why=why, before_us=whole_us, after_us=turns_us), found
-
-
-def _least(memory: Memory) -> float:
-    """Return the speed beside Inductor's from which on turns are taken for their speed."""
-    return LEAST_SPEED.get(str(memory), LEAST_SPEED["fast"])
+    return replace(blank, taken=taken, why=why, before_us=whole_us, after_us=turns_us)
 
 
 def _compared(found: Found) -> FloatReport:

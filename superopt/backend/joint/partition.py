@@ -33,7 +33,7 @@ __all__ = ["Partitioner"]
 log = logging.getLogger("superopt")
 
 _MORE_TIME = 0.05  # of a step, that less memory may take
-_MARGIN = 0.5  # the share of it that is used where only a prediction tells
+_MARGIN, _BESIDE_TURNS = 0.5, 0.3  # the share of it that is used where only a prediction tells
 _FEWER = 0.98  # the bytes, over those that PyTorch keeps, above which nothing is changed
 _LEAST_BYTES = 1 << 20  # that PyTorch keeps, below which nothing is changed
 _LEAST_S = 20.0  # seconds of a budget, below which no step is compiled to be raced
@@ -167,16 +167,18 @@ class Partitioner(CustomPartitionerFn):
             least = min(fewer, key=lambda one: one.bytes, default=None)
             found = min(enough, key=lambda one: one.seconds) if enough else least
             return _Outcome(found if theirs.bytes > memory else None, True, f"for {memory / 2**20:.0f} MB")
+        surely_more = _MORE_TIME * (_MARGIN if without is None else _BESIDE_TURNS)
         by_time = {
             share: [one for one in fewer if one.seconds - theirs.seconds <= share * joint.choices.step_s]
-            for share in (_MORE_TIME, _MORE_TIME * _MARGIN)
+            for share in (_MORE_TIME, surely_more)
         }
         tried = [min(several, key=lambda one: one.bytes) for several in by_time.values() if several]
         raced = self._raced(joint, [*dict.fromkeys(tried), *[None] * (without is not None)], without, target)
         if raced is not None:
             return raced
-        surely = by_time[_MORE_TIME * _MARGIN]
-        return _Outcome(tried[-1] if surely else None, True, "expected to take hardly more time")
+        return _Outcome(
+            tried[-1] if by_time[surely_more] else None, True, "expected to take hardly more time"
+        )
 
     def _raced(
         self, joint: _Joint, tried: Sequence[Kept | None], without: fx.Graph | None, target: Target
