@@ -49,7 +49,10 @@ def capped(x: Tensor, w: Tensor) -> Tensor:
     return ((2 * torch.tanh(q @ k.mT / 2)).softmax(-1) @ v).square().sum()
 
 
-@pytest.mark.parametrize("loss", [attention, pytest.param(causal, marks=pytest.mark.slow), capped])
+SLOW = [pytest.param(one, marks=pytest.mark.slow, id=one.__name__) for one in (causal, capped)]
+
+
+@pytest.mark.parametrize("loss", [attention, *SLOW])
 def test_attention_in_turns(loss: Loss) -> None:
     torch.manual_seed(0)
     given = torch.randn(TOKENS, 2 * WIDTH), torch.randn(2 * WIDTH, 3 * HEADS * WIDTH) / 4

@@ -61,8 +61,15 @@ def _broken(x: Tensor) -> Tensor:
     return torch.sin(x)  # whose gradient needs x
 
 
-@pytest.mark.parametrize("between", [torch.tanh, F.gelu, _broken], ids=["tanh", "gelu", "graph break"])
-@pytest.mark.parametrize("trained", [False, True])
+CASES = [
+    pytest.param(torch.tanh, True, id="tanh, trained"),
+    pytest.param(F.gelu, False, id="gelu", marks=pytest.mark.slow),
+    pytest.param(_broken, False, id="graph break", marks=pytest.mark.slow),
+    pytest.param(_broken, True, id="graph break, trained", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("between", "trained"), CASES)
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # Dynamo looks at it after a graph break
 def test_they_are_eagers(between: Any, trained: bool, caplog: pytest.LogCaptureFixture) -> None:
     model, x = Model(between), torch.randn(5, 6, requires_grad=True)
@@ -80,6 +87,7 @@ def test_they_are_eagers(between: Any, trained: bool, caplog: pytest.LogCaptureF
     assert re.match("a gradient is to be differentiated: eager PyTorch computes", lines[0])
 
 
+@pytest.mark.slow
 def test_under_autocast() -> None:
     model, x = Model(), torch.randn(5, 6, requires_grad=True)
 
@@ -95,6 +103,7 @@ def test_under_autocast() -> None:
         torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.slow
 def test_a_product_with_the_second_derivative() -> None:
     model, x = Model(), torch.randn(5, 6)
     parameters, along = list(model.parameters()), [torch.randn_like(one) for one in Model().parameters()]
@@ -119,6 +128,7 @@ def _normed(x: Tensor) -> Tensor:
 _MEAN, _VAR = torch.zeros(8), torch.ones(8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", [F.dropout, _normed], ids=["random numbers", "changed buffers"])
 def test_what_cannot_be_run_again_is_refused(between: Any) -> None:
     model, x = Model(between), torch.randn(5, 6, requires_grad=True)
@@ -126,6 +136,7 @@ def test_what_cannot_be_run_again_is_refused(between: Any) -> None:
         _penalty(_compiled(model), model, x)
 
 
+@pytest.mark.slow
 def test_changed_weights_are_refused() -> None:
     model, x = Model(), torch.randn(5, 6, requires_grad=True)
     made, _ = _compiled(model)(x)

@@ -103,8 +103,8 @@ DRAW = torch.Generator().manual_seed(0)
 X, W, V = (torch.randn(size, K, generator=DRAW) for size in (M, N, N))
 
 
-QUICK = [equal, read_twice, gated, scaled, in_batches, heads]
-SLOW = [chained, crossed, mixed_with_itself, masked]
+QUICK = [equal, read_twice, gated, scaled, heads]
+SLOW = [chained, crossed, mixed_with_itself, masked, in_batches]
 
 
 @pytest.mark.parametrize(
