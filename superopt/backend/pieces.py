@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from superopt.rivals.aten import (
+    VIEWS,
     bytes_of,
     flops_of,
     heavy,
@@ -74,6 +75,8 @@ def pieces_of(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[Piece]:
 def worth_a_search(piece: Piece) -> str | None:
     """Return why Inductor's code of a piece is good enough, or None where a search may find better code."""
     matmuls = sum(map(is_matmul, piece.nodes))
+    if piece.heavy == 1 and any(map(is_maximum, piece.nodes)) and _reads_what_is_made(piece):
+        return "one pool, which Inductor fuses with what makes its image"
     if any(map(is_attention, piece.nodes)) or any(map(is_window, piece.nodes)):
         return None
     if piece.heavy == 0:
@@ -90,6 +93,13 @@ def mostly_attention(piece: Piece) -> bool:
     softmax = any(operator_name(node) in _SOFTMAX for node in piece.nodes)
     product = any(map(is_matmul, piece.nodes))
     return piece.heavy <= SOON and ((softmax and product) or any(map(is_attention, piece.nodes)))
+
+
+def _reads_what_is_made(piece: Piece) -> bool:
+    """Whether a piece reads what pointwise operators outside of it make."""
+    read = {one for node in piece.nodes for one in node.all_input_nodes}.difference(piece.nodes)
+    computed = {one for one in read if one.op == "call_function" and not heavy(one)}
+    return any(name is not None and name not in VIEWS for name in map(operator_name, computed))
 
 
 def _waits_for_memory(matmul: fx.Node) -> bool:

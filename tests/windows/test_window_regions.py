@@ -106,7 +106,7 @@ def test_images_are_read_as_inductor_lays_them_out(taken: list[Any]) -> None:
     x, w, v = torch.randn(1, 8, 9, 7), torch.randn(8, 8, 3, 3), torch.randn(5, 8, 3, 3)
 
     def function(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
-        made = F.max_pool2d(F.relu(F.conv2d(x, w, padding=1)), 3, 1, 1)
+        made = F.max_pool2d(F.conv2d(x, w, padding=1), 3, 1, 1)
         return F.conv2d(made, v, padding=1).softmax(1)
 
     host = Host()
@@ -119,3 +119,17 @@ def test_images_are_read_as_inductor_lays_them_out(taken: list[Any]) -> None:
     assert len(goals) == host.calls == 3
     # The first image and the last result lie as eager PyTorch has them, what is between with channels last.
     assert ["strides(504, 1, 56, 8)" in one for one in goals] == [False, True, True]
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_a_pool_stays_with_what_inductor_fuses_with_it(taken: list[Any], active: bool) -> None:
+    x, w = torch.randn(1, 8, 9, 9), torch.randn(8, 8, 3, 3)
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        made = F.conv2d(x, w, padding=1)
+        return F.max_pool2d(made.relu() if active else made, 3)
+
+    with torch.no_grad():
+        found = torch.compile(function, backend=Host(), dynamic=False)(x, w)
+    torch.testing.assert_close(found, function(x, w))
+    assert any("max_pool" in one.operators for one in taken) is not active
