@@ -26,6 +26,7 @@ from superopt.bench.harness.command import Parser, above_zero, check_out, from_o
 from superopt.bench.harness.intervals import Launch, speed
 from superopt.bench.harness.results import begin, machine, write_results
 from superopt.errors import InputError
+from superopt.frontier.interrupts import Ended, ending_signals
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +50,11 @@ def main(arguments: list[str] | None = None) -> int:
     add("--threads", type=from_one, default=1, help="of the program (default: 1)")
     add("--most", type=above_zero, default=5.0, help="percent that calls may take longer (default: 5)")
     add("--json", type=Path, metavar="OUT", help="write the results here")
-    return parser.run(arguments, _run)
+    try:
+        with ending_signals():  # a helper that is stopped would not see the end of its program
+            return parser.run(arguments, _run)
+    except Ended as ended:
+        return 128 + ended.number
 
 
 def _run(options: argparse.Namespace) -> int:
