@@ -3,6 +3,7 @@
     python -m bench.graphs FOLDER                                    150 graphs, families in turn
     python -m bench.graphs FOLDER --way algebra --json OUT           whether regions mean what PyTorch means
     python -m bench.graphs FOLDER --seconds 2 --json OUT --resume    times against eager and Inductor
+    python -m bench.graphs FOLDER --seconds 2 --tune 3               and after three minutes of deferred work
     python -m bench.graphs FOLDER --only timm/coat_tiny              one graph, or several by commas
 
 A graph is a folder with a `model.py`, whose class GraphModule takes tensors by name, and a `weight_meta.py`
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--way", choices=WAYS, default="backend", help="how regions are computed (default: backend)")
     add("--budget", type=from_zero, default=5.0, help="seconds of search for each graph (default: 5)")
     add("--seconds", type=from_zero, default=0.0, help="of timing each graph (default: 0, nothing is timed)")
+    add("--tune", type=from_zero, default=0.0, help="minutes of deferred work, then timed again (default: 0)")
     add("--threads", type=from_one, default=1, help="of PyTorch (default: 1)")
     add(
         "--limit", type=above_zero, default=10.0, help="minutes after which a graph is given up (default: 10)"
@@ -78,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     check_out(options.json, resume=options.resume)
+    if options.tune and not options.seconds:
+        raise InputError("--tune is timed; give --seconds as well")
     if options.seconds and options.way != "backend":
         raise InputError(f"--seconds times what users have; --way {options.way} is not that")
     names = _named(options)
@@ -100,6 +104,7 @@ def _run(options: argparse.Namespace) -> int:
                 way=options.way,
                 budget_s=options.budget,
                 seconds=options.seconds,
+                tune_s=60 * options.tune,
                 threads=options.threads,
                 memory_bytes=int(options.memory * 2**30),
             )
@@ -116,7 +121,8 @@ def _meant(setting: Any) -> Any:
 
 
 def _settings(options: argparse.Namespace) -> Record:
-    names = ("sample", "seed", "only", "largest", "longest", "way", "budget", "seconds", "limit", "memory")
+    names = ("sample", "seed", "only", "largest", "longest", "way", "budget", "seconds", "tune")
+    names += ("limit", "memory")
     return {name: getattr(options, name) for name in names}
 
 
@@ -156,6 +162,8 @@ def _bytes(graph: Path) -> int:
 def _line(record: Mapping[str, Any]) -> str:
     regions = f"{record['taken']} of {record['regions']} regions" if "regions" in record else ""
     ratio = f"{record['ratio']:.2f} of {record['best_peer']}" if record.get("ratio") else ""
+    if record.get("tuned"):
+        ratio += f", {record['tuned']['ratio']:.2f} once tuned"
     told = (f"{record['case']}: {record['result']}", regions, ratio, record.get("why") or "")
     return ", ".join(part for part in told if part)
 

@@ -105,6 +105,8 @@ def _run(request: Request, steps: _Steps) -> None:
     if request.seconds:
         steps.begin("timing")
         steps.note(**_timed(module, compiled, inputs, request.seconds))
+    if request.tune_s:
+        steps.note(tuned=_tuned(module, inputs, options, request, steps))
     steps.note(result="right" if why is None else "wrong" if ratio > 1 else "unjudged", why=why)
 
 
@@ -182,6 +184,29 @@ def _told(ledger: "Ledger") -> Record:
 def _plain(why: str) -> str:
     """Return a reason without its numbers, to count it."""
     return re.sub(r"\d+(\.\d+)?", "N", why)[:100]
+
+
+def _tuned(
+    module: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    options: dict[str, Any],
+    request: Request,
+    steps: _Steps,
+) -> Record:
+    """Return the record of a race after deferred work, of the graph as the next start compiles it."""
+    import torch
+
+    from superopt.backend.deferred.work import work_through
+    from superopt.backend.entry import ledger_of
+
+    steps.begin("tuning")
+    worked = [one.why for one in work_through(seconds=request.tune_s)]
+    steps.begin("timing what was tuned")
+    torch._dynamo.reset()
+    again = torch.compile(module, backend="superopt", options=options)
+    _called(again, inputs, request.seed)
+    taken = sum(one.taken for one in ledger_of(options).decisions)
+    return {**_timed(module, again, inputs, request.seconds), "taken": taken, "worked": worked}
 
 
 def _timed(

@@ -18,5 +18,6 @@ class Request:
     way: str = "backend"
     budget_s: float = 5.0
     seconds: float = 0.0  # of timing; 0 times nothing
+    tune_s: float = 0.0  # of deferred work, after which it is timed again
     threads: int = 1
     memory_bytes: int = 8 << 30

@@ -33,7 +33,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_RECORDS = 6  # the version of decisions in the cache
+_RECORDS = 7  # the version of decisions in the cache
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Graphs: what a folder holds, which of it is drawn, and what becomes of graphs that crash, hang or err."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,25 @@ def test_a_folder_without_graphs_is_told(tmp_path: Path, capsys: pytest.CaptureF
             main([str(folder)])
         assert ended.value.code == 2
         assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_what_is_tuned_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph(tmp_path, "a/b")
+    with pytest.raises(SystemExit):
+        main([str(tmp_path), "--tune", "1"])
+    assert "give --seconds as well" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_graph_is_timed_again_once_its_queue_is_worked_off(tmp_path: Path) -> None:
+    graph(tmp_path, "a/b")
+    out = tmp_path / "out.json"
+    assert (
+        main([str(tmp_path), "--seconds", "0.1", "--budget", "1", "--tune", "0.5", "--json", str(out)]) == 0
+    )
+    [found] = json.loads(out.read_text())["cases"].values()
+    assert found["tuned"]["ratio"] > 0
+    assert found["tuned"]["taken"] <= found["regions"]
 
 
 def test_tensors_are_read_as_data_and_made(tmp_path: Path) -> None:

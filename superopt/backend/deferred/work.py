@@ -190,7 +190,7 @@ def _graph_raced(item: Pending, seconds: float) -> Outcome:
         keep_verdict(key, found)
         remove(item)
     went = list(found.lost.values())
-    why = f"{len(went)} regions go: {went[0]}" if went else "it is no faster without any of them"
+    why = f"{len(went)} of its regions go: {went[0]}" if went else "it is no faster without any of them"
     return Outcome(item.operators, item.inputs, bool(went), True, why, seconds=time.monotonic() - start)
 
 
