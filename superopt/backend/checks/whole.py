@@ -83,18 +83,18 @@ class WholeRace:
         key, cached = self.key, self.ledger.options.cache
         with Cache.open() as cache:
             known = known_verdict(cache, key) if cached else None
-        if known is not None and (known.covers(taken) or known.failed):
-            lost, raced = known.lost_of(taken), True
-        else:
-            lost, raced = (known.lost_of(taken) if known else {}), False
-            if self.ledger.options.budget_s != 0:
-                found = self._raced_now(taken)
-                lost, raced = (lost | self._dear(taken), False) if found is None else (found, True)
+            known = known or Verdict({}, {})
+        settled, lost = known.covers(taken) or bool(known.failed), known.lost_of(taken)
+        others = set(known.without) - set(plans_in(taken))  # of regions that have no plan here
+        if not settled and self.ledger.options.budget_s != 0:
+            found = self._raced_now(taken)
+            if found is None:
+                lost |= self._dear(taken)
+            else:
+                known, lost, settled = Verdict(plans_in(taken), found, raced=True), found, True
         if cached:
-            if raced and not (known is not None and known.failed):
-                known = Verdict(plans_in(taken), lost, raced=True)
-            keep_verdict(key, replace(known or Verdict({}, {}), without=tuple(sorted(lost))))
-        return Stay([one for one in taken if one[0].key.digest not in lost], lost, raced)
+            keep_verdict(key, replace(known, without=tuple(sorted({*lost, *others}))))
+        return Stay([one for one in taken if one[0].key.digest not in lost], lost, settled)
 
     def last_word(self, taken: Taken, seconds: float) -> Verdict:
         """Return the verdict on a graph after races of about so many seconds, or raise SuperoptError."""

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves
 
+from superopt.backend.cache import epoch
 from superopt.backend.checks import whole
 from superopt.backend.checks.border import border_us
 from superopt.backend.checks.verdict import Taken
@@ -126,7 +127,10 @@ def test_what_a_graph_decided_is_recalled(race: Any) -> None:
     assert races == [("AB", ""), ("AB", "A"), ("A", "")]
     again, races = race(parts()[0], {}, budget_s=0.0)
     assert again.kept(taken(regions, 2.0, 1.2)).lost == found.lost
+    before = epoch()
     assert again.kept(taken(regions, 2.0, 1.2)[:1]).lost == {}  # another region is left to Inductor by now
+    assert again.kept(taken(regions, 2.0, 1.2)).lost == found.lost
+    assert epoch() == before  # graphs that Inductor keeps stay good
     assert races == []
     other, races = race(graph, {**times, "AB": 80})
     assert other.kept(taken(regions, 2.0, 1.3)).lost == {}  # another plan is raced anew
