@@ -121,8 +121,10 @@ def _meant(setting: Any) -> Any:
 
 
 def _settings(options: argparse.Namespace) -> Record:
-    names = ("sample", "seed", "only", "largest", "longest", "way", "budget", "seconds", "tune")
-    names += ("limit", "memory")
+    names = (
+        *("sample", "seed", "only", "largest", "longest", "way"),
+        *("budget", "seconds", "tune", "limit", "memory"),
+    )
     return {name: getattr(options, name) for name in names}
 
 
