@@ -264,7 +264,7 @@ def test_a_fault_in_the_last_race(
 def test_a_fault_in_the_check_in_floats(one, random, monkeypatch, caplog, fault: str) -> None:
     checked: list[object] = []
 
-    def fail(function, candidate, inputs, *, seed: int, focus: object) -> None:
+    def fail(function, candidate, *given: object, **settings: object) -> None:
         checked.append(candidate)
         failing(fault)()
 

@@ -12,6 +12,7 @@ from superopt.backend.entry import multiplies
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.inductor_time import NODES, kernels_of, node_seconds
 from superopt.backend.options import BackendOptions
+from superopt.codegen.cpp import compile as cpp_compile
 from superopt.funnel.warm_up import WarmUp
 from superopt.targets import Target, pick_target
 
@@ -92,7 +93,7 @@ def test_modules_that_multiply(module: nn.Module, multiplied: bool) -> None:
 
 
 def test_what_kernels_share_is_compiled_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "own"))
+    monkeypatch.setattr(cpp_compile, "_folder", lambda: tmp_path / "cpp")
     with WarmUp() as warm_up:
         assert not warm_up.busy
         warm_up.share(pick_target("cpu"), [torch.ones(2), "no tensor", torch.ones(2, dtype=torch.int64)])
@@ -100,7 +101,7 @@ def test_what_kernels_share_is_compiled_ahead(tmp_path: Path, monkeypatch: pytes
         assert warm_up._work is not None
         warm_up._work.join()
         assert not warm_up.busy
-    names = {path.name.partition("-")[0] for path in (tmp_path / "own" / "cpp").iterdir()}
+    names = {path.name.partition("-")[0] for path in (tmp_path / "cpp").iterdir()}
     assert {"contract_float", "contract_panels"} <= names
     assert "contract_bf16" not in names
 
