@@ -64,7 +64,10 @@ def placed(tensor: Tensor, turned: bool) -> Tensor:
 
 
 def run(case: Case, kernel: CppMuGraph, name: str, dtype: str, sizes: dict[str, int], turned: bool) -> None:
-    """Run a kernel at some sizes, and compare where results are finite."""
+    """Run a kernel at some sizes, and compare with float64 where results are finite.
+
+    Rows that cancel may be as far off as those of PyTorch.
+    """
     torch.manual_seed(0)
     inputs = WORKLOADS[name].inputs(dtype=dtype, device="cpu", **sizes)
     tensors = {
@@ -73,10 +76,17 @@ def run(case: Case, kernel: CppMuGraph, name: str, dtype: str, sizes: dict[str, 
     }
     made = kernel(**tensors)
     eager = WORKLOADS[name].function(*inputs)
+    exact = (
+        WORKLOADS[name]
+        .function(*(one.double() if one.is_floating_point() else one for one in inputs))
+        .double()
+    )
+    counted = eager.isfinite()
+    theirs = float((eager - exact).abs()[counted].max()) if counted.any() else 0.0
     for tensor in made.values():
         assert tensor.shape == eager.shape, (case.name, sizes)
-        near = (tensor.float() - eager.float()).abs() <= 0.1 * (1 + eager.float().abs())
-        assert bool(near[eager.isfinite()].all()), (case.name, sizes)
+        near = (tensor - exact).abs() <= 0.1 * (1 + exact.abs()) + theirs
+        assert bool(near[counted].all()), (case.name, sizes)
 
 
 def main(name: str, dtype: str, count: int) -> None:
