@@ -13,7 +13,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 from superopt.backend.pieces import Piece, reads_of
 from superopt.errors import InputError
-from superopt.rivals.aten import operator_name, tensor_bytes, tensors_in, value_of
+from superopt.rivals.aten import hint_of, operator_name, tensor_bytes, tensors_in, value_of
 from superopt.rivals.composites import COMPOSITE, composite_of
 from superopt.rivals.images import CHANNELS_LAST, channels_last_strides
 from superopt.rivals.kinds import Kind
@@ -79,7 +79,7 @@ class Subgraph:
         for node in self.inputs:
             for size in value_of(node).shape:
                 if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
-                    found[size.node.expr] = int(size.node.hint)
+                    found[size.node.expr] = hint_of(size)
         return found
 
 
@@ -328,12 +328,12 @@ _PRIMS: Mapping[str, Callable[..., Any]] = {
 def _result(node: fx.Node) -> Result:
     value = value_of(node)
     # Sorting is stable: dimensions of equal stride, one of them 1 long, keep their order.
-    order = tuple(sorted(range(value.dim()), key=lambda dim: -_hint(value.stride(dim))))
+    order = tuple(sorted(range(value.dim()), key=lambda dim: -hint_of(value.stride(dim))))
     expected = 1
     for dim in reversed(order):
-        size, stride = _hint(value.shape[dim]), _hint(value.stride(dim))
+        size, stride = hint_of(value.shape[dim]), hint_of(value.stride(dim))
         if size != 1 and stride != expected:
-            raise InputError(f"{node.name} has gaps in memory: {list(map(_hint, value.stride()))}")
+            raise InputError(f"{node.name} has gaps in memory: {list(map(hint_of, value.stride()))}")
         expected *= size
     if _contiguous(value):
         order = tuple(range(value.dim()))
@@ -343,14 +343,10 @@ def _result(node: fx.Node) -> Result:
 def _contiguous(value: Tensor) -> bool:
     expected = 1
     for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-        if _hint(size) != 1 and _hint(stride) != expected:
+        if hint_of(size) != 1 and hint_of(stride) != expected:
             return False
-        expected *= _hint(size)
+        expected *= hint_of(size)
     return True
-
-
-def _hint(value: Any) -> int:
-    return value if isinstance(value, int) else int(value.node.hint)
 
 
 def _number(value: Any, sizes: Mapping[sympy.Symbol, int]) -> int:
@@ -358,7 +354,7 @@ def _number(value: Any, sizes: Mapping[sympy.Symbol, int]) -> int:
         return value
     found = value.node.expr.subs(sizes)
     if not found.is_Integer:
-        return _hint(value)
+        return hint_of(value)
     return int(found)
 
 

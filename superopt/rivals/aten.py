@@ -16,6 +16,7 @@ __all__ = [
     "bytes_of",
     "flops_of",
     "heavy",
+    "hint_of",
     "is_attention",
     "is_dense",
     "is_matmul",
@@ -154,6 +155,11 @@ def _product(sizes: Iterable[Any]) -> int:
     """Return the product of sizes as they were seen, 0 where one depends on data."""
     hints = [one if isinstance(one, int) else one.node.hint for one in sizes]
     return 0 if None in hints else prod(map(int, hints))
+
+
+def hint_of(size: Any) -> int:
+    """Return a size as a number: one that is symbolic as it was when the graph was traced."""
+    return size if isinstance(size, int) else int(size.node.hint)
 
 
 def value_of(node: fx.Node) -> Any:
