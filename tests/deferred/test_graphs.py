@@ -229,7 +229,7 @@ def test_a_running_program_takes_up_what_changes(
     with_kernels(0, 1)
     started()
     [item] = pending_items()
-    key = work.key_of("plan", **item.key.parts)
+    key = work.decided_key(item)
     monkeypatch.setattr(live._Watch, "add", lambda self, graph: None)
     waiting = live.Waiting(live.Place(weakref.ref(two_norms.__code__), None), ledger())
     waiting.add({key.digest: key})
@@ -276,7 +276,7 @@ def test_what_a_dying_process_says_of_a_graph_is_void(told: Told, monkeypatch: p
         work_through()
     assert pending_items() == [item]
     with Cache.open() as cache:
-        verdict = known_verdict(cache, work.key_of("plan", **item.key.parts))
+        verdict = known_verdict(cache, work.decided_key(item))
     assert verdict is not None
     assert not verdict.raced
 

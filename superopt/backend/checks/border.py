@@ -36,8 +36,7 @@ def border_us(region: Region, kinds: Mapping[fx.Node, Kind], target: Target) -> 
         if read not in members and _is_fusable(read, kinds)
     }
     moved = sum(_bytes(node) * (1 if set(node.users) - members else 2) for node in entering)
-    launches = bool(entering)
-    leaves = False
+    enters, leaves = bool(entering), False
     for node in fused.intersection(result.node for result in region.subgraph.results):
         readers = [user for user in _readers(node, kinds) if user not in members]
         fusable = [user for user in readers if _is_fusable(user, kinds)]
@@ -46,7 +45,7 @@ def border_us(region: Region, kinds: Mapping[fx.Node, Kind], target: Target) -> 
             leaves = True
     device = target.cost_device()
     rate = device.l2_gbs if moved < device.l2_bytes else device.memory_gbs
-    return moved / (rate * 1e3) + (launches + leaves) * device.launch_us
+    return moved / (rate * 1e3) + (enters + leaves) * device.launch_us
 
 
 def _is_fusable(node: fx.Node, kinds: Mapping[fx.Node, Kind]) -> bool:

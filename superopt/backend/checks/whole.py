@@ -8,12 +8,11 @@ ways, the race waits in the queue of deferred work, and until then a region stay
 its border can cost.
 """
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,8 +27,9 @@ from superopt.backend.pieces import Piece
 from superopt.backend.region import Region
 from superopt.backend.region_race import even
 from superopt.cache import Cache, Key
+from superopt.cost.memory import available_bytes
 from superopt.errors import SuperoptError, kind_and_line
-from superopt.rivals.aten import value_of
+from superopt.rivals.aten import hint_of, value_of
 from superopt.rivals.inductor import alone, compiled_by_inductor
 from superopt.rivals.kinds import kinds_of
 from superopt.targets import Target
@@ -61,7 +61,7 @@ class Stay:
     raced: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for the key
 class WholeRace:
     """The race of one graph; `put_in` replaces regions of a graph by calls of their plans."""
 
@@ -71,9 +71,9 @@ class WholeRace:
     put_in: Replace
     weights: Collection[fx.Node] = field(default=frozenset())  # the inputs that are the same in each call
 
-    @property
+    @cached_property
     def key(self) -> Key:
-        """The key of the verdict."""
+        """The key of the verdict on the graph as it is when the key is first asked for."""
         return verdict_key(digest_of(self.graph, self.weights), self.target, self.ledger.options)
 
     def kept(self, taken: Taken) -> Stay:
@@ -228,7 +228,9 @@ class WholeRace:
         """Return the inputs of the graph without data, at the sizes that it was traced with."""
         values = [value_of(node) for node in self.graph.nodes if node.op == "placeholder"]
         return [
-            torch.empty_strided(_hints(one.shape), _hints(one.stride()), dtype=one.dtype, device="meta")
+            torch.empty_strided(
+                [*map(hint_of, one.shape)], [*map(hint_of, one.stride())], dtype=one.dtype, device="meta"
+            )
             if isinstance(one, Tensor)
             else int(one.node.hint)
             for one in values
@@ -241,11 +243,6 @@ class WholeRace:
         return [_placed(one, next(drawn), self.target) if isinstance(one, Tensor) else one for one in blank]
 
 
-def _hints(sizes: Sequence[Any]) -> list[int]:
-    """Return sizes as numbers: symbols as they were when the graph was traced."""
-    return [one if isinstance(one, int) else int(one.node.hint) for one in sizes]
-
-
 def _placed(blank: Tensor, drawn: Tensor, target: Target) -> Tensor:
     """Return a drawn input on a device; integers are 0, which is an index of any tensor."""
     made = drawn if blank.dtype.is_floating_point else torch.zeros_like(drawn)
@@ -256,10 +253,8 @@ def _free_bytes(target: Target) -> int:
     """Return the memory of a device that nobody uses."""
     if target.torch_device == "cuda":
         return int(torch.cuda.mem_get_info()[0])
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(one.split()[1]) << 10 for one in lines if one.startswith("MemAvailable:"))
-    return 2 * _MOST_BYTES  # a system that does not tell
+    free = available_bytes()
+    return 2 * _MOST_BYTES if free is None else free  # a system that does not tell
 
 
 def _least_first(taken: Taken) -> list[str]:

@@ -20,13 +20,13 @@ from superopt.backend.deferred.portable import (
     Unportable,
     input_data,
     plain_of,
+    reading,
     require,
     size_data,
     size_of,
     target_name,
 )
-from superopt.errors import CheckpointError
-from superopt.rivals.aten import value_of
+from superopt.rivals.aten import hint_of, value_of
 
 __all__ = ["data_of_graph", "digest_of", "graph_from"]
 
@@ -81,12 +81,8 @@ def digest_of(graph: fx.Graph, weights: Collection[fx.Node] = ()) -> str:
 
 def graph_from(data: Any, device: str) -> tuple[fx.Graph, set[fx.Node]]:
     """Return the graph of some data, and which of its inputs are weights; or raise CheckpointError."""
-    try:
+    with reading("graph"):
         return _GraphReader(data).graph_of(device)
-    except CheckpointError:
-        raise
-    except Exception as error:  # PyTorch raises many kinds of errors for operators that do not fit together
-        raise CheckpointError(f"it is no graph: {type(error).__name__}: {error}") from error
 
 
 def _input(node: fx.Node, symbols: dict[str, int]) -> dict[str, Any]:
@@ -104,7 +100,7 @@ def _input(node: fx.Node, symbols: dict[str, int]) -> dict[str, Any]:
 def _note(size: Any, symbols: dict[str, int]) -> None:
     """Note a size that is a symbol, and what it was when the graph was traced."""
     if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
-        symbols[str(size.node.expr)] = int(size.node.hint)
+        symbols[str(size.node.expr)] = hint_of(size)
 
 
 def _called(node: fx.Node) -> str:

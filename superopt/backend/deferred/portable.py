@@ -5,10 +5,11 @@ the user's, no code. The reader trusts nothing: it makes only functional ATen op
 a lowering, on tensors without data, and the result must be the region of the key.
 """
 
+import contextlib
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -31,7 +32,7 @@ from superopt.targets import Target
 from superopt.trace.lowering.table import LOWERINGS, REASONS
 
 __all__ = [
-    *("Reader", "Unportable", "data_of", "input_data", "plain_of", "region_from"),
+    *("Reader", "Unportable", "data_of", "input_data", "plain_of", "reading", "region_from"),
     *("require", "sequence", "size_data", "size_of", "subgraph_from", "target_name"),
 ]
 
@@ -152,25 +153,28 @@ def plain_of(value: Any, number: Mapping[fx.Node, int]) -> Any:
 # -- the region of data
 
 
-def subgraph_from(data: Any, device: str) -> Subgraph:
-    """Return the subgraph of some data, or raise CheckpointError."""
+@contextlib.contextmanager
+def reading(kind: str) -> Iterator[None]:
+    """Raise CheckpointError for whatever data that is no such thing leads to."""
     try:
-        return Reader(data).subgraph(device)
+        yield
     except CheckpointError:
         raise
     except Exception as error:  # PyTorch raises many kinds of errors for operators that do not fit together
-        raise CheckpointError(f"it is no region: {type(error).__name__}: {error}") from error
+        raise CheckpointError(f"it is no {kind}: {type(error).__name__}: {error}") from error
+
+
+def subgraph_from(data: Any, device: str) -> Subgraph:
+    """Return the subgraph of some data, or raise CheckpointError."""
+    with reading("region"):
+        return Reader(data).subgraph(device)
 
 
 def region_from(data: Any, target: Target, ledger: Ledger) -> Region:
     """Return the region of some data, or raise CheckpointError; its key tells whether it is the one meant."""
     subgraph = subgraph_from(data, target.torch_device)
-    try:
+    with reading("region"):
         return region_of(subgraph, target, ledger)
-    except CheckpointError:
-        raise
-    except Exception as error:  # PyTorch raises many kinds of errors for operators that do not fit together
-        raise CheckpointError(f"it is no region: {type(error).__name__}: {error}") from error
 
 
 class Reader:

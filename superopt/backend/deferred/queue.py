@@ -33,6 +33,7 @@ __all__ = [
     "MOST_ITEMS",
     "Pending",
     "bound_queue",
+    "decided_key",
     "defer",
     "defer_graph",
     "pending_items",
@@ -103,8 +104,13 @@ _KEPT = tuple(one.name for one in fields(Pending) if one.name != "key")
 
 
 def pending_key(key: Key) -> Key:
-    """Return the key in the queue of a region's key: it depends on the same parts."""
+    """Return the key in the queue of that of a region or a graph: it depends on the same parts."""
     return key_of("pending", **key.parts)
+
+
+def decided_key(item: Pending) -> Key:
+    """Return the key of the decision on the region, or of the verdict on the graph, that waits."""
+    return key_of("plan", **item.key.parts)
 
 
 def defer(region: Region, gain_us: float, ledger: Ledger) -> bool:

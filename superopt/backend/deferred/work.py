@@ -15,12 +15,20 @@ from superopt.backend.cut import Cut
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.graph_data import graph_from
 from superopt.backend.deferred.portable import region_from
-from superopt.backend.deferred.queue import LARGE_S, Pending, pending_items, pending_key, put_back, remove
+from superopt.backend.deferred.queue import (
+    LARGE_S,
+    Pending,
+    decided_key,
+    pending_items,
+    pending_key,
+    put_back,
+    remove,
+)
 from superopt.backend.graphpass import replace_all
 from superopt.backend.region import Region
 from superopt.backend.region_plan import calling
 from superopt.backend.region_race import RegionRace
-from superopt.cache import Cache, Record, key_of
+from superopt.cache import Cache, Record
 from superopt.errors import CheckpointError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.inductor import alone
@@ -167,7 +175,7 @@ def _graph_raced(item: Pending, seconds: float) -> Outcome:
     torch.set_num_threads(item.threads)
     target = pick_target(item.device)
     ledger = Ledger(item.options)
-    key = key_of("plan", **item.key.parts)
+    key = decided_key(item)
     try:
         graph, weights = graph_from(dict(item.data), target.torch_device)
     except CheckpointError as error:
@@ -196,7 +204,7 @@ def _graph_raced(item: Pending, seconds: float) -> Outcome:
 
 def _graph_given_up(item: Pending, why: str) -> Outcome:
     """Note that a graph is not queued again; which of its regions stay is guessed."""
-    key = key_of("plan", **item.key.parts)
+    key = decided_key(item)
     with Cache.open() as cache:
         known = known_verdict(cache, key) or Verdict({}, {})
     keep_verdict(key, replace(known, failed=why))
@@ -238,7 +246,7 @@ def _better(race: RegionRace, found: Decision, before: Decision) -> Decision:
 
 def _given_up(item: Pending, why: str) -> Outcome:
     """Note that a region is not tried again, by the key of its decision; a plan that it has stays."""
-    key = key_of("plan", **item.key.parts)
+    key = decided_key(item)
     blank = Decision(item.operators, item.inputs, False, why, final=True, budget_s=LARGE_S)
     with Cache.open() as cache:
         known = cache.get(key)
