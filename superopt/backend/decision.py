@@ -100,6 +100,7 @@ class Ledger:
     searched: int = 0  # regions that were searched or tuned, not recalled
     graphs: int = 0
     decisions: list[Decision] = field(default_factory=list)
+    uncompiled: list[str] = field(default_factory=list)  # of graphs that eager PyTorch runs: how much faster
     outside: Counter[str] = field(default_factory=Counter)  # operators in no region, each with the reason
     known: dict[str, Decision] = field(default_factory=dict)  # decisions by the keys of their regions
     checked: set[str] = field(default_factory=set)  # the keys of recalled regions that were timed again
@@ -154,6 +155,7 @@ class Ledger:
         if self.total_flops:
             share = sum(one.flops for one in taken) / self.total_flops
             lines.append(f"{share:.0%} of the operations of all matmuls are superopt's")
+        lines += [f"a graph is {told}" for told in self.uncompiled]
         counted = Counter((one.graph, one.text()) for one in self.decisions)
         shown, number = "", 0
         for (graph, text), count in counted.items():
@@ -181,6 +183,7 @@ class Ledger:
             "flops": self.total_flops,
             "bytes": self.total_bytes,
             "regions": [one.to_json() for one in self.decisions],
+            "uncompiled": list(self.uncompiled),
             "outside": dict(self.outside.most_common()),
         }
 

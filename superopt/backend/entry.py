@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from superopt.backend.budget import FIRST_S
 from superopt.backend.cache import graph_key, is_seen, note_seen, waiting_in
+from superopt.backend.checks.uncompiled import Uncompiled
 from superopt.backend.decision import Ledger
 from superopt.backend.deferred.live import Waiting, place_of_compilation, with_take_up
 from superopt.backend.deferred.mode import Mode, mode_of
@@ -67,7 +68,14 @@ def compile_graph(
     # Compiling may change the graph, so its key and a copy of it are taken before.
     key = graph_key(module, inputs, ledger.options) if mode_now != "off" else None
     second = with_second(module) if _is_differentiated(inputs) else None
-    compiled, ours = _compiled(module, inputs, ledger)
+    eager = Uncompiled.of(module, inputs, ledger, key) if key is not None and second is None else None
+    if eager is not None and eager.is_known_faster():
+        compiled, ours = eager.run, None
+    else:
+        start = time.monotonic()
+        compiled, ours = _compiled(module, inputs, ledger)
+        if eager is not None and eager.is_faster(compiled, time.monotonic() - start):
+            compiled = eager.run
     if key is not None:
         compiled = _deferred(compiled, ours, key, ledger, mode_now)
     return compiled if second is None else second(compiled)
@@ -78,7 +86,7 @@ def _is_differentiated(inputs: Sequence[Any]) -> bool:
 
 
 def _deferred(
-    compiled: Callable[..., Any], ours: RegionPass, key: Key, ledger: Ledger, mode: Mode
+    compiled: Callable[..., Any], ours: RegionPass | None, key: Key, ledger: Ledger, mode: Mode
 ) -> Callable[..., Any]:
     """Note which regions of a graph wait, for later starts from Inductor's cache; take up better kernels."""
     place = place_of_compilation() if mode == "background" else None
@@ -86,7 +94,7 @@ def _deferred(
 
     def note() -> None:
         try:
-            if ours.pending is not None:
+            if ours is not None and ours.pending is not None:
                 note_seen(key, ours.pending.values())
             if graph is not None:
                 graph.add(waiting_in(key))
@@ -94,8 +102,9 @@ def _deferred(
             log.warning("nothing is taken up in this run: %s", kind_and_line(error))
 
     note()
-    ours.told = note  # a backward graph may come by later
-    differentiated = ours.pending is not None and torch.is_grad_enabled()
+    differentiated = ours is not None and ours.pending is not None and torch.is_grad_enabled()
+    if ours is not None:
+        ours.told = note  # a backward graph may come by later
     return with_take_up(compiled, graph) if graph is not None and (graph.keys or differentiated) else compiled
 
 
@@ -109,6 +118,11 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
     ledger = Ledger(read_options(options))
 
     def compile_here(module: fx.GraphModule, values: Sequence[Any], **unused: Any) -> Callable[..., Any]:
+        if not _is_differentiated(values):
+            key = graph_key(module, values, ledger.options)
+            eager = Uncompiled.of(module, values, ledger, key)
+            if eager is not None:
+                eager.is_known_faster()  # which the ledger notes
         return _compiled(module, values, ledger, fx_graph_cache=False, force_disable_caches=True)[0]
 
     # What is compiled here must not count among the sizes for which the user's own model is compiled.

@@ -1,0 +1,195 @@
+"""Uncompiled: a graph as eager PyTorch runs it, raced in turns with what was compiled of it.
+
+What Inductor makes of a graph may be slower than eager PyTorch, whose libraries choose their own layouts and
+join a bias to a product. So the first compilation of a graph ends with a few calls of both, on the inputs
+that it was compiled for, and the graph stays uncompiled where that is surely faster. The verdict is kept
+until better kernels are found: later starts obey it, and compile nothing where eager PyTorch has won.
+
+A graph is raced only if a call of it leaves no trace: not if it writes into an input, talks to another
+process, or calls an operator of the user's.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.nn import Parameter
+
+from superopt.backend.cache import epoch
+from superopt.backend.decision import Ledger
+from superopt.backend.region_race import even
+from superopt.cache import Cache, Key, Record, key_of
+from superopt.cost.memory import available_bytes
+from superopt.errors import kind_and_line
+from superopt.targets import pick_target
+from superopt.tune import confirm
+from superopt.tune.measure import bytes_of
+
+__all__ = ["Uncompiled"]
+
+log = logging.getLogger("superopt")
+
+Program = Callable[..., Any]
+
+_RACE_S, _MOST_RACE_S = 0.6, 4.0  # the most seconds of a race, and of one that is not decided by then
+_RACE_SHARE = 0.15  # the share of the time for compiling that a race takes at most
+_LOOKS = 2  # calls of each that tell whether there is anything to race
+_CALLS = 7  # calls of each that a race takes at least
+_NEAR = 1.2  # eager PyTorch does not race where its fastest call takes so many times as long
+_FREE = 0.25  # the share of the free memory that copies of the inputs may take
+
+# Where the functions of graphs come from that leave no trace; each may be followed by a dot and more.
+_PLAIN = ("torch", "_operator", "operator", "math", "builtins")
+_TRACES = ("torch.distributed", "torch.ops", "torch.library", "torch.utils", "torch.cuda")
+_NAMESPACES = ("aten", "prims")
+
+
+@dataclass(frozen=True, slots=True)
+class Uncompiled:
+    """A graph of Dynamo's before anything is compiled of it, and the key of the verdict on it."""
+
+    run: Program
+    inputs: Sequence[Any]
+    ledger: Ledger
+    key: Key
+
+    @classmethod
+    def of(
+        cls, module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger, seen: Key
+    ) -> "Uncompiled | None":
+        """Return a graph to race, whose key among the seen ones is known, or None where it must not be.
+
+        It is a copy, as compiling may change the graph.
+        """
+        options = ledger.options
+        fixed = torch.are_deterministic_algorithms_enabled()
+        if options.budget_s == 0 or even() < 1 or fixed or not _is_plain(module, inputs):
+            return None
+        told = {
+            "backend": "eager 1",
+            "seen": seen.digest,
+            "verify": options.verify,
+            "weights": options.weights,
+            "strides": [list(map(str, one.stride())) for one in inputs if isinstance(one, Tensor)],
+            "inductor": {name: str(value) for name, value in sorted(options.inductor.items())},
+            "threads": torch.get_num_threads(),
+            "autocast": torch.is_autocast_enabled("cpu"),
+        }
+        key = key_of("plan", **{**seen.parts, "options": told, **pick_target("cpu").key_parts()})
+        graph = fx.Graph()
+        graph.output(graph.graph_copy(module.graph, {}))
+        return cls(fx.GraphModule(module, graph).forward, inputs, ledger, key)
+
+    @property
+    def speed(self) -> float | None:
+        """How many times as fast as compiled code it was in an earlier race; None where none tells."""
+        if not self.ledger.options.cache or self.ledger.options.retry:
+            return None
+        with Cache.open() as cache:
+            record = cache.get(self.key)
+        if record is None or record.data.get("epoch") != epoch():
+            return None
+        found = record.data.get("speed")
+        return float(found) if isinstance(found, float) and found > 0 else None
+
+    def is_known_faster(self) -> bool:
+        """Whether it was faster in an earlier race, so that nothing has to be compiled; this is noted.
+
+        A report tells of every region, so that the graph is compiled for it.
+        """
+        found = self.speed
+        if found is None or found <= 1 or self.ledger.options.report is not None:
+            return False
+        self.note(found)
+        return True
+
+    def is_faster(self, compiled: Program, compiling_s: float) -> bool:
+        """Whether it is faster than what was compiled in so many seconds; this is kept and noted."""
+        found = self.speed
+        if found is None:
+            try:
+                with self.ledger.spending(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+                    found = self._raced(compiled, compiling_s)
+            except Exception as error:  # whatever a program of others raises, its compiled form is at hand
+                log.info("a graph is not raced with eager PyTorch: %s", kind_and_line(error))
+                return False
+            if self.ledger.options.cache:
+                with Cache.open() as cache:
+                    cache.put(self.key, Record({"speed": found, "epoch": epoch()}, "uncompiled graph"))
+        if found > 1:
+            self.note(found)
+        return found > 1
+
+    def note(self, speed: float) -> None:
+        """Note that the graph runs uncompiled."""
+        told = f"left to eager PyTorch as a whole, which has {speed:.2f} times the speed of compiled code"
+        self.ledger.uncompiled.append(told)
+        log.info("a graph is %s", told)
+
+    def _raced(self, compiled: Program, compiling_s: float) -> float:
+        """Return how many times as fast it is, 1.0 where that is not sure, or where it writes to an input."""
+        if not self._leaves_inputs():
+            return 1.0
+        pair = {"eager": lambda: self.run(*self.inputs), "compiled": lambda: compiled(*self.inputs)}
+        compiled(*self.inputs)
+        least = {label: min(_seconds_of(call) for _ in range(_LOOKS)) for label, call in pair.items()}
+        told = self.ledger.options.budget_s
+        most = min(_RACE_SHARE * compiling_s, _MOST_RACE_S if told is None else told)
+        if least["eager"] > _NEAR * least["compiled"] or _CALLS * sum(least.values()) > most:
+            return 1.0
+        seconds = min(_RACE_S, most)
+        found = confirm(pair, "eager", "compiled", [()], seconds=seconds, most_seconds=most)
+        speed = found.speed_of("eager")
+        return speed if speed > 1 and found.sure else 1.0
+
+    def _leaves_inputs(self) -> bool:
+        """Whether a call leaves its inputs as they are, which is tried on copies."""
+        tensors = [one for one in self.inputs if isinstance(one, Tensor)]
+        free = available_bytes()
+        if free is not None and bytes_of(tensors) > _FREE * free:
+            return False
+        with torch.inference_mode(False):  # tensors of that mode do not count what is written to them
+            copies = [_copied(one) if isinstance(one, Tensor) else one for one in self.inputs]
+            before = [one._version for one in copies if isinstance(one, Tensor)]
+            self.run(*copies)
+        return before == [one._version for one in copies if isinstance(one, Tensor)]
+
+
+def _seconds_of(call: Program) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    copied: Tensor = torch._prims_common.clone_preserve_strides(tensor.detach())  # type: ignore[no-untyped-call]
+    return copied
+
+
+def _is_plain(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether a graph may be run once more on such inputs, on a CPU, and leave no trace."""
+    known = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+    for one in inputs:
+        plain = type(one) in (Tensor, Parameter) and one.device.type == "cpu" and one.layout == torch.strided
+        if not plain and not isinstance(one, known):
+            return False
+    return all(
+        _leaves_no_trace(node.target) for node in module.graph.nodes if node.op == "call_function"
+    ) and not any(node.op == "call_module" for node in module.graph.nodes)
+
+
+def _leaves_no_trace(function: Any) -> bool:
+    if isinstance(function, torch._ops.OpOverload):
+        return function.namespace in _NAMESPACES
+    if isinstance(function, torch._ops.OpOverloadPacket | torch._ops.OperatorBase):
+        return str(function).partition(".")[0] in _NAMESPACES
+    place = str(getattr(function, "__module__", None) or "torch")
+    return _is_in(place, _PLAIN) and not _is_in(place, _TRACES)
+
+
+def _is_in(place: str, rooms: Sequence[str]) -> bool:
+    return any(place == room or place.startswith(f"{room}.") for room in rooms)

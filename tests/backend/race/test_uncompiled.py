@@ -1,0 +1,233 @@
+"""A graph that eager PyTorch runs faster stays uncompiled; only one whose calls leave no trace is raced."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+from superopt.backend import entry
+from superopt.backend.cache import graph_key, next_epoch
+from superopt.backend.checks import uncompiled
+from superopt.backend.checks.uncompiled import Uncompiled
+from superopt.backend.decision import Ledger
+from superopt.backend.entry import explain
+from superopt.backend.options import BackendOptions
+from superopt.tune import Measurement
+from superopt.tune.measure import HeadToHead
+
+MODULE = torch.nn.Linear(4, 4)
+
+
+@pytest.fixture(autouse=True)
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let graphs be raced at all."""
+    monkeypatch.setenv("SUPEROPT_TUNE", "later")
+
+
+def graph_of(function: Callable[..., Any], *inputs: Any, dynamic: bool = False) -> tuple[Any, Any]:
+    """Return what torch.compile hands to a backend."""
+    found: list[Any] = []
+
+    def backend(module: fx.GraphModule, values: Any, **unused: Any) -> Any:
+        found[:] = [module, values]
+        return module.forward
+
+    with torch.no_grad():
+        torch.compile(function, backend=backend, dynamic=dynamic)(*inputs)
+    return found[0], found[1]
+
+
+def made(function: Callable[..., Any], *inputs: Any, **options: Any) -> Uncompiled | None:
+    module, values = graph_of(function, *inputs)
+    ledger = Ledger(BackendOptions(**options))
+    return Uncompiled.of(module, values, ledger, graph_key(module, values, ledger.options))
+
+
+def race(monkeypatch: pytest.MonkeyPatch, speed: float, *, sure: bool = True) -> list[Any]:
+    """Let each race end with such a speed of eager PyTorch; return the list of races."""
+    races: list[Any] = []
+
+    def confirm(pair: Any, first: str, second: str, inputs: Any, **unused: Any) -> HeadToHead:
+        results = [pair[label]() for label in (first, second)]
+        races.append(results)
+        winner, loser = (first, second) if speed > 1 else (second, first)
+        times = dict.fromkeys((first, second), Measurement(1.0, 1.0, 1.0, 100))
+        return HeadToHead(winner, loser, max(speed, 1 / speed), 1.0, sure, times)
+
+    monkeypatch.setattr(uncompiled, "confirm", confirm)
+    monkeypatch.setattr(uncompiled, "_seconds_of", lambda call: 1e-6)
+    return races
+
+
+def unchanged(monkeypatch: pytest.MonkeyPatch) -> list[fx.GraphModule]:
+    """Let Inductor leave graphs as they are; return those that it was given."""
+    given: list[fx.GraphModule] = []
+
+    def with_inductor(module: fx.GraphModule, *unused: Any) -> Any:
+        given.append(module)
+        return module.forward
+
+    monkeypatch.setattr(entry, "with_inductor", with_inductor)
+    return given
+
+
+def writes(x: torch.Tensor) -> torch.Tensor:
+    x.mul_(2)
+    return x + 1
+
+
+def writes_through_a_view(x: torch.Tensor) -> torch.Tensor:
+    x[1:].view(-1).zero_()
+    return x.exp()
+
+
+@pytest.mark.parametrize(
+    ("speed", "sure", "faster"), [(1.5, True, True), (0.9, True, False), (1.01, False, False)]
+)
+def test_the_race_decides(monkeypatch: pytest.MonkeyPatch, speed: float, sure: bool, faster: bool) -> None:
+    races = race(monkeypatch, speed, sure=sure)
+    own = made(torch.exp, torch.ones(3, 4))
+    assert own is not None
+    assert own.is_faster(torch.exp, 10.0) is faster
+    assert len(races) == 1
+    assert bool(own.ledger.uncompiled) is faster
+    again = made(torch.exp, torch.ones(3, 4))
+    assert again is not None
+    assert again.is_known_faster() is faster
+    assert again.is_faster(torch.exp, 10.0) is faster
+    assert len(races) == 1, "what is known is not raced again"
+
+
+def test_a_verdict_holds_for_what_was_raced_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    race(monkeypatch, 1.5)
+    own = made(torch.exp, torch.ones(3, 4))
+    assert own is not None
+    assert own.is_faster(torch.exp, 10.0)
+    others = {
+        "another size": made(torch.exp, torch.ones(3, 5)),
+        "other strides": made(torch.exp, torch.ones(4, 3).t()),
+        "another function": made(torch.sin, torch.ones(3, 4)),
+        "other weights": made(torch.exp, torch.ones(3, 4), weights="frozen"),
+        "without the cache": made(torch.exp, torch.ones(3, 4), cache=False),
+        "looks again": made(torch.exp, torch.ones(3, 4), retry=True),
+    }
+    assert [name for name, one in others.items() if one is None or one.speed is not None] == []
+    assert own.speed == 1.5
+    next_epoch()
+    assert own.speed is None, "better kernels may win now"
+
+
+def test_a_slow_call_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+    races = race(monkeypatch, 1.5)
+    own = made(torch.exp, torch.ones(3, 4))
+    assert own is not None
+    monkeypatch.setattr(uncompiled, "_seconds_of", lambda call: 1.0)
+    assert not own.is_faster(torch.exp, 10.0)
+    assert races == []
+
+
+@pytest.mark.parametrize("function", [writes, writes_through_a_view])
+def test_what_writes_to_an_input_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]
+) -> None:
+    races = race(monkeypatch, 1.5)
+    given = torch.arange(12.0).reshape(3, 4)
+    module, values = graph_of(function, given.clone())
+    given = values[0].clone()
+    ledger = Ledger(BackendOptions())
+    own = Uncompiled.of(module, values, ledger, graph_key(module, values, ledger.options))
+    assert own is not None
+    assert not own.is_faster(lambda *inputs: pytest.fail("it was called"), 10.0)
+    assert races == []
+    assert torch.equal(values[0], given)
+
+
+def test_random_numbers_are_drawn_as_without_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    race(monkeypatch, 0.9)
+    own = made(torch.rand_like, torch.ones(3, 4))
+    assert own is not None
+    before = torch.get_rng_state()
+    own.is_faster(torch.rand_like, 10.0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@torch.library.custom_op("superopt_test::noted", mutates_args=())
+def noted(x: torch.Tensor) -> torch.Tensor:
+    """Leave a trace that no schema tells of."""
+    return x.clone()
+
+
+@noted.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_only_a_plain_graph_on_a_cpu_is_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = torch.ones(3, 4)
+    assert made(torch.exp, one) is not None
+    assert made(lambda x: torch.nn.functional.gelu(x @ x.t()).softmax(-1), one) is not None
+    assert made(lambda x: torch.ops.aten.mul.Tensor(x, x), one) is not None
+    assert made(lambda x: torch.ops.superopt_test.noted(x), one) is None
+    assert made(torch.exp, one, budget_s=0.0) is None
+    module, values = graph_of(torch.exp, one)
+    ledger = Ledger(BackendOptions())
+    key = graph_key(module, values, ledger.options)
+    for other in (torch.ones(3, 4, device="meta"), one.to_sparse(), None):
+        assert Uncompiled.of(module, [other], ledger, key) is None
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert Uncompiled.of(module, values, ledger, key) is None
+
+
+def test_a_fault_leaves_the_compiled_graph() -> None:
+    own = made(torch.exp, torch.ones(3, 4))
+    assert own is not None
+
+    def broken(*inputs: Any) -> Any:
+        raise RuntimeError("no such memory")
+
+    assert not own.is_faster(broken, 10.0)
+
+
+def test_a_program_runs_uncompiled_and_its_next_start_compiles_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    races, compiled = race(monkeypatch, 1.5), unchanged(monkeypatch)
+    x = torch.randn(3, 4)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(x, 0).sin()
+
+    for _ in range(2):
+        torch._dynamo.reset()
+        with torch.no_grad():
+            assert torch.equal(torch.compile(function, backend="superopt")(x), function(x))
+        assert (len(compiled), len(races)) == (1, 1)
+    with torch.no_grad():
+        assert "1.50 times the speed of compiled code" in explain(function, x)
+    torch._dynamo.reset()
+    y = x.clone().requires_grad_()
+    torch.compile(function, backend="superopt")(y).sum().backward()
+    assert y.grad is not None
+    assert (len(compiled), len(races)) == (3, 1), "a step of training is compiled"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_it_runs_in_each_mode_and_at_changing_sizes(monkeypatch: pytest.MonkeyPatch, mode: Any) -> None:
+    races = race(monkeypatch, 1.5)
+    program = torch.compile(MODULE, backend="superopt")
+    with mode():
+        for rows in (2, 3, 5, 1, 0):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(program(x), MODULE(x))
+    assert races
+
+
+def test_one_switch_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUPEROPT_TUNE", "off")
+    races, compiled = race(monkeypatch, 1.5), unchanged(monkeypatch)
+    with torch.no_grad():
+        torch.compile(torch.exp, backend="superopt")(torch.ones(3, 4))
+    assert (len(compiled), races) == (1, [])
