@@ -21,10 +21,11 @@ weights (`bench.zoo`); nothing is downloaded. On a machine with a GPU they run t
 
 Compiling is timed in processes of their own, Inductor and superopt in turns: "cold" with empty caches,
 "warm" with what the first process left (the median of `--starts`). What either makes once on a machine for
-all models, such as compiled headers, is made before; `once_s` is superopt's time for that. The shares of
-operations (of matmuls) and of bytes (that operators read and write, one by one) tell how much of a model
-superopt's kernels compute. With `--tune`, what the budget left undone is then worked off for so many minutes,
-and the step is measured once more. With `--peers all`, or some of freezing, max-autotune, openvino,
+all models, such as compiled headers, is made before; `once_s` is superopt's time for that. With
+`--starts 0` no start is timed, and a case takes two processes in place of five. The shares of operations
+(of matmuls) and of bytes (that operators read and write, one by one) tell how much of a model superopt's
+kernels compute. With `--tune`, what the budget left undone is then worked off for so many minutes, and the
+step is measured once more. With `--peers all`, or some of freezing, max-autotune, openvino,
 onnx-runtime, and torchao (for cases of int8), by commas, steps of these are timed in turns with the others;
 so are those of superopt with other `--weights`, given as live, default or frozen. A peer that is not
 installed (the extra `peers`; torchao by itself), or that fails, is left out of the race, and the record says
@@ -98,7 +99,7 @@ _PREFILLS = (64, 128, 512)
 TABLE = tuple(
     f"{family}:{phase}:{dtype}"
     for dtype in ("fp32", "bf16")
-    for phases in (_PREFILLS, ("decode",))
+    for phases in (_PREFILLS[:2], ("decode",), _PREFILLS[2:])
     for phase in phases
     for family in (_DECODED if phase == "decode" else _FAMILIES)
 )
@@ -128,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--layers", type=from_one, default=2)
     add("--tokens", type=from_one, default=128, help="of a prefill")
     add("--context", type=from_one, default=1024, help="tokens in the cache of a decode")
-    add("--starts", type=from_one, default=3, help="warm starts, whose median is shown")
+    add("--starts", type=_starts, default=3, help="warm starts, whose median is shown; 0 times no start")
     add(
         "--tune", type=above_zero, help="minutes of `superopt tune --pending`, and measure once more after it"
     )
@@ -184,6 +185,11 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if all("error" not in found.get(text, {}) for text in cases) else 1
 
 
+def _starts(text: str) -> int:
+    """Return how many warm starts are timed."""
+    return 0 if text == "0" else from_one(text)
+
+
 def _means(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the geometric means of the speeds over others', at once and once deferred work is done."""
     lines = []
@@ -226,28 +232,37 @@ def _named(options: argparse.Namespace) -> list[str]:
 
 def _measured(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     """Return the record of one case from processes of their own, or the reason why there is none."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        found = _started(case, folder, options) if options.starts else _stepped(case, folder, options)
+        tuned = _tuned(case, folder, options) if options.tune and "error" not in found else {}
+    return tuned if "error" in tuned else {**found, **tuned}
+
+
+def _stepped(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what a step takes in the first process that compiles it; no start is timed."""
+    return _in_process(case, "timed", folder, "superopt", options, peers=not options.tune)
+
+
+def _started(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return how long starts take, in turns, and what a step takes in the last one."""
     seconds: dict[str, list[float]] = {"inductor": [], "superopt": []}
     cold: dict[str, Any] = {}
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for at in range(1 + options.starts):
-            for by in seconds:
-                kind = "timed" if by == "superopt" and at == options.starts else by
-                found = _in_process(case, kind, Path(folder), by, options, peers=not options.tune)
-                if "error" in found:
-                    return found
-                seconds[by].append(found.pop("compile_s"))
-            cold = cold or found
-        tuned = _tuned(case, Path(folder), options) if options.tune else {}
-    if "error" in tuned:
-        return tuned
+    for at in range(1 + options.starts):
+        for by in seconds:
+            kind = "timed" if by == "superopt" and at == options.starts else by
+            found = _in_process(case, kind, folder, by, options, peers=not options.tune)
+            if "error" in found:
+                return found
+            seconds[by].append(found.pop("compile_s"))
+        cold = cold or found
     return {
         **found,
         **cold,
         "cold_s": {by: each[0] for by, each in seconds.items()},
         "warm_s": {by: median(each[1:]) for by, each in seconds.items()},
         "starts_s": seconds,
-        **tuned,
     }
 
 
@@ -317,7 +332,7 @@ def _line(text: str, record: Mapping[str, Any]) -> str:
     raced += f", superopt tuned {best['superopt']['median_us']:.1f}" if raced and last is not record else ""
     absent = "; ".join(f"no {name}: {why}" for name, why in last.get("absent", {}).items())
     spent = []
-    for name in ("cold_s", "warm_s"):
+    for name in (one for one in ("cold_s", "warm_s") if one in record):
         ours, inductors = record[name]["superopt"], record[name]["inductor"]
         spent.append(f"{ours:8.1f} {ours / inductors:6.2f}")
     shares = f"{record['flops']:4.0%} {record['bytes']:5.0%}"

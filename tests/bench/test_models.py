@@ -170,6 +170,32 @@ def test_the_tokens_of_a_case_are_those_of_its_model() -> None:
     assert [list(one.shape[2:]) for one in read] == [[128, 128], [128, 128], [64, 64]]
 
 
+@pytest.mark.parametrize(
+    ("starts", "expected"), [(0, ["timed"]), (1, ["inductor", "superopt", "inductor", "timed"])]
+)
+def test_without_starts_a_case_takes_one_process(
+    monkeypatch: pytest.MonkeyPatch, starts: int, expected: list[str]
+) -> None:
+    ran: list[str] = []
+    us = {"eager": 3.0, "inductor": 2.0, "superopt": 1.5}
+    record = {
+        "measured": {name: {"median_us": one} for name, one in us.items()},
+        "compile_s": 1.0,
+        "speedup": 1.33,
+        "flops": 0.5,
+        "bytes": 0.25,
+    }
+
+    def in_process(case: Case, kind: str, *unused: Any, **more: Any) -> dict[str, Any]:
+        ran.append(kind)
+        return dict(record)
+
+    monkeypatch.setattr(command, "_in_process", in_process)
+    found = command._measured(Case("bert"), options(starts=starts, tune=None))
+    assert ran == expected
+    assert command._line("bert", found).split()[:5] == ["bert", "3.0", "2.0", "1.5", "1.33"]
+
+
 def test_the_table_has_ten_families() -> None:
     cases = [Case(text) for text in command.TABLE]
     assert len({one.model for one in cases}) == 10
