@@ -27,7 +27,7 @@ from dataclasses import replace
 from superopt.backend import region_race
 from superopt.backend.deferred import helper
 
-region_race.RegionRace._judged = lambda self, known, raced, plan: replace(
+region_race.RegionRace._judged = lambda self, known, raced, plan, call_us=0.0: replace(
     known, taken=True, plan=plan, why="a test"
 )
 region_race.WIN = region_race._NO_ROOM = region_race._TOO_SHORT_US = 0.0
