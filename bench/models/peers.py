@@ -32,12 +32,16 @@ def _max_autotune(model: Any) -> Program:
 
 
 def _openvino(model: Any) -> Program:
-    """OpenVINO as a backend of torch.compile, told to compute in the dtype of the model, as the others do."""
+    """OpenVINO as a backend of torch.compile, told to compute in the dtype of the model, as the others do.
+
+    Without `aot_autograd` it fails on decodes, whose caches are written in place.
+    """
     import openvino.torch  # noqa: F401  # registers the backend
     import torch
 
     hint = _PRECISIONS[str(next(model.parameters()).dtype)]
-    options: dict[str, Any] = {"device": "CPU", "config": {"INFERENCE_PRECISION_HINT": hint}}
+    config = {"INFERENCE_PRECISION_HINT": hint}
+    options: dict[str, Any] = {"device": "CPU", "config": config, "aot_autograd": True}
     return torch.compile(model, backend="openvino", options=options)
 
 
