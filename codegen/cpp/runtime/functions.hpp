@@ -25,11 +25,19 @@ inline Vec copy_sign(Vec size, Vec sign) {
     return floats((bits(size) & 0x7fffffff) | (bits(sign) & 0x80000000));
 }
 
+#if defined(__AVX512F__)
+constexpr int downwards = 9;  // without an exception
+inline Vec floor(Vec x) { return (Vec)__builtin_ia32_rndscaleps_mask(x, downwards, x, 0xffff, 4); }
+#elif defined(__AVX__)
+constexpr int downwards = 9;
+inline Vec floor(Vec x) { return (Vec)__builtin_ia32_roundps256(x, downwards); }
+#else
 inline Vec floor(Vec x) {
     const Vec cut = __builtin_convertvector(__builtin_convertvector(x, Int), Vec);
     const Vec down = cut > x ? cut - 1.0f : cut;
     return absolute(x) < 8388608.0f ? down : x;  // from 2^23 on all numbers are whole
 }
+#endif
 
 template <float (*FUNCTION)(float)>
 inline Vec each(Vec x) {
