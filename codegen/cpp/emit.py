@@ -7,6 +7,7 @@ from superopt.codegen.cpp.loop_bounds import reach_end, reach_start
 from superopt.codegen.cpp.nest import print_nest, print_shift
 from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
 from superopt.codegen.cpp.source import CPP_TYPES, Argument, CppSource, Place, times
+from superopt.codegen.cpp.standing import print_standing
 from superopt.codegen.cpp.tiles import Tiles
 from superopt.codegen.cpp.windows.filtered import print_filtered
 from superopt.codegen.cpp.windows.filtering import filtering_of
@@ -209,6 +210,8 @@ class Emitter(Tiles):
                 print_shift(self, item.move)
             elif item.slides:
                 print_sliding(self, item)
+            elif item.stands:
+                print_standing(self, item)
             else:
                 self.nest(item)
 

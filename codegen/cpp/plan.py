@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from superopt.codegen.order import axes_in_order
 from superopt.codegen.statements import (
     Compute,
     KernelProgram,
@@ -50,6 +51,7 @@ def viewed(graph: Graph, value: int) -> int:
 
 
 _LANES = 16  # of the widest vectors
+_PANEL = 64  # columns that are met together
 _MOST_TAPS = 128  # positions over which sums stay in registers
 _FEWEST = 4  # rows, or columns, that meet what is copied of windows
 
@@ -62,6 +64,8 @@ class Nest:
     statements: list[Compute | Store] = field(default_factory=list)
     # It sums over the short axes of windows in registers; then come further steps, of what it has summed.
     slides: bool = False
+    # It sums products with what it makes on the way, for few positions of one axis, each sum in a register.
+    stands: bool = False
     rest: list[Compute | Store] = field(default_factory=list)
 
     @property
@@ -147,12 +151,15 @@ class _Planner:
         self.graph = program.graph
         self.axes = value_axes(self.graph)
         self.single = single
-        self.order = _order(program)
+        self.order = axes_in_order(program)
         self.rank = {axis: i for i, axis in enumerate(self.order)}
         self.masks = mask_values(self.graph)
         self.stored = {tensor.value for tensor in program.stores}
         places = [place for step in program.steps() for place in step.places]
         self.taps = {axis for place in places for axis, _ in place.terms}
+        self.standing: set[int] = (
+            set()
+        )  # products of one row with matrices in panels that are made on the way
 
     def body(self, statements: tuple[Statement, ...]) -> list[Item]:
         items: list[Item] = []
@@ -189,6 +196,8 @@ class _Planner:
                 found.append(replace(item, body=self.sliding(item.body)))
             elif isinstance(item, Nest) and self._slides(item):
                 found.append(replace(item, slides=True))
+            elif isinstance(item, Nest) and self._stands(item):
+                found.append(replace(item, stands=True))
             elif isinstance(before, Nest) and isinstance(item, Nest) and self._follows(before, item):
                 found[-1] = replace(before, rest=[*before.rest, *item.statements])
             elif isinstance(before, Nest) and isinstance(item, Nest) and self._goes_before(before, item):
@@ -209,6 +218,13 @@ class _Planner:
             and not any(one.accumulates for one in computed)
             and all(one.step.op in REDUCTIONS or one.value not in self.stored for one in computed)
         )
+
+    def _stands(self, nest: Nest) -> bool:
+        """Whether all that a nest reduces are products of one row with matrices that are made on the way."""
+        reduced = {
+            one.value for one in nest.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
+        }
+        return bool(reduced) and reduced <= self.standing
 
     def _follows(self, before: Nest, item: Nest) -> bool:
         """Whether a nest runs along what is left of a nest over windows, and reduces nothing."""
@@ -276,12 +292,23 @@ class _Planner:
         slides = any(self._reads_taps(i, step.axes) for i in (a, b))
         if slides or any(map(self._reaches_outside, (a, b))):
             return self._gathered(one, a, b, rows, result, summed) if slides else None
+        if not rows and self._is_made_in_panels(one, b, n):
+            self.standing.add(one.value)
+            return None
         m = rows[-1] if rows else None
         # The last axis is that along which memory runs, and others may continue it; a short one is no loop.
         long = [axis for axis in summed if self.graph.sizes[axis] >= _LANES]
         k = long[-1] if long else max(summed, key=self.graph.sizes.__getitem__, default=None)
         around = [axis for axis in (*result, *summed) if axis not in (m, n, k)]
         return Contraction(one, a, b, m, n, k, tuple(around))
+
+    def _is_made_in_panels(self, one: Compute, matrix: int, column: str) -> bool:
+        """Whether a matrix is made on the way, and has few columns, along which memory runs."""
+        loaded = {tensor.value for tensor in self.program.loads}
+        work = self.axes[one.value].union(*(self.axes[i] for i in one.step.inputs)) - self.single
+        last = next(axis for axis in reversed(self.order) if axis in work)
+        few = self.graph.sizes[column] <= _PANEL
+        return few and last == column and self.source(matrix) not in loaded
 
     def _gathered(
         self, one: Compute, a: int, b: int, rows: list[str], result: list[str], summed: list[str]
@@ -406,41 +433,3 @@ def _made(items: list[Item]) -> set[int]:
         elif isinstance(item, Contraction):
             found.add(item.compute.value)
     return found
-
-
-def _order(program: KernelProgram) -> tuple[str, ...]:
-    """Return all axes; the axes along which the most memory lies contiguous, or nearly so, come last.
-
-    In the result of a contraction the axes of its columns come after those of its rows, so that they are
-    one long axis where they are one in memory; the contraction with the most work has the last word.
-    """
-    sizes = program.graph.sizes
-    innermost, inner = dict.fromkeys(sizes, 0), dict.fromkeys(sizes, 0)
-    for tensor in (*program.loads, *program.stores):
-        volume = 1
-        for axis in tensor.axes:
-            volume *= max(1, sizes[axis])
-        long = [axis for axis in tensor.axes if sizes[axis] != 1]
-        for place, axis in enumerate(long, 1):
-            inner[axis] += volume * place // len(long)
-        if long:
-            innermost[long[-1]] += volume
-    order = sorted(sizes, key=lambda axis: (innermost[axis], inner[axis]))
-    axes = value_axes(program.graph)
-    contractions = [tuple(axes[i] for i in step.inputs) for step in program.steps() if step.op == "contract"]
-    for a, b in sorted(
-        contractions, key=lambda pair: prod(max(1, sizes[axis]) for axis in pair[0] | pair[1])
-    ):
-        order = _columns_last(order, a, b)
-    return tuple(order)
-
-
-def _columns_last(order: list[str], a: frozenset[str], b: frozenset[str]) -> list[str]:
-    """Return axes with the row axes of a contraction of a and b before its column axes."""
-    apart = [axis for axis in order if (axis in a) != (axis in b)]
-    if not apart:
-        return order
-    columns = a if apart[-1] in a else b
-    first = next(i for i, axis in enumerate(order) if axis in apart and axis in columns)
-    late = [axis for axis in order[first:] if axis in apart and axis not in columns]
-    return [*order[:first], *late, *(axis for axis in order[first:] if axis not in late)]

@@ -113,10 +113,12 @@ def _rewritten(found: Sequence[Found], weights: Weights, target: Target) -> list
         return lambda graph: None if (made := rewrite(graph)) is None else (made, once_values(made, weights))
 
     ways: list[_Way] = []
+    cpu = target.torch_device == "cpu"
     rewrites = (
         as_whole(lambda graph: joined(graph, weights)),
         as_whole(unrolled),
-        lambda graph: packed(graph, weights) if target.torch_device == "cpu" else None,
+        lambda graph: packed(graph, weights) if cpu else None,
+        lambda graph: packed(apart, weights) if cpu and (apart := unrolled(graph)) else None,
     )
     for rewrite in rewrites:
         made = 0

@@ -38,6 +38,7 @@ __all__ = [
     "constant_values",
     "divided",
     "is_small",
+    "made_of",
     "once_values",
     "port_bytes",
     "run_part",
@@ -135,7 +136,7 @@ def _can_be_kept(graph: Graph, value: int, weights: Weights) -> bool:
     Integers are kept where they are as they were, side by side.
     """
     sources = source_ports(graph, value)
-    steps = [step for one in _made_from(graph, value) if (step := graph.step_of(one)) is not None]
+    steps = [step for one in made_of(graph, value) if (step := graph.step_of(one)) is not None]
     moved = all(step.op in _LAID for step in steps) and len({port.dtype for port in sources}) == 1
     if not moved and any(port.dtype not in FLOATS for port in sources):
         return False
@@ -147,13 +148,14 @@ def _can_be_kept(graph: Graph, value: int, weights: Weights) -> bool:
     return weights == "frozen" or is_small(count * DTYPES[_dtype(graph, sources)].bytes)
 
 
-def _made_from(graph: Graph, value: int) -> set[int]:
+def made_of(graph: Graph, value: int) -> set[int]:
+    """Return a value and all that it is made of."""
     return made_from([value], lambda one: step.inputs if (step := graph.step_of(one)) else ())
 
 
 def source_ports(graph: Graph, value: int) -> list[Port]:
     """Return the inputs that a value is made from."""
-    return [graph.inputs[one] for one in sorted(_made_from(graph, value)) if one < len(graph.inputs)]
+    return [graph.inputs[one] for one in sorted(made_of(graph, value)) if one < len(graph.inputs)]
 
 
 def _largest(graph: Graph, sources: Sequence[Port]) -> Port:
@@ -229,12 +231,17 @@ def _kept_port(graph: Graph, value: int) -> Port:
 
 
 def _as_read(graph: Graph, value: int, order: list[str]) -> list[str]:
-    """Return the axes of a weight as a contraction reads it: its own ones, the last behind what is summed."""
-    axes = value_axes(graph)
+    """Return the axes of a weight as a contraction reads it: its own ones, the last behind what is summed.
+
+    An input may become a matrix on the way.
+    """
+    axes, constant, entering = value_axes(graph), constant_values(graph), value < len(graph.inputs)
     for step in graph.steps:
-        if step.op == "contract" and value in step.inputs:
-            other = next((axes[one] for one in step.inputs if one != value), frozenset(order))
-            own = [axis for axis in order if axis not in other]
+        for matrix in step.inputs if step.op == "contract" else ():
+            if matrix != value and not (entering and constant[matrix] and value in made_of(graph, matrix)):
+                continue
+            other = next((axes[one] for one in step.inputs if one != matrix), frozenset(order))
+            own = [axis for axis in order if axis in axes[matrix] and axis not in other]
             return [*own[:-1], *(axis for axis in order if axis not in own), *own[-1:]]
     return order
 

@@ -96,4 +96,25 @@ private:
     index_t terms_ = 0;
 };
 
+// Columns that one row meets at once: as many as make up for the time that each addition takes.
+constexpr int vectors_at_once = 2;
+constexpr index_t columns_at_once = vectors_at_once * lanes;
+
+// Walk along the next of these columns, vector by vector; the last vector may have fewer lanes.
+template <class Body>
+INLINE inline void along_columns(index_t first, index_t count, Body body) {
+#pragma GCC unroll 2
+    for (int turn = 0; turn < vectors_at_once; ++turn) {
+        const index_t at = first + turn * lanes, left = count - at;
+        if (left >= lanes)
+            body(at, AllLanes{}, turn);
+        else if (left > 0)
+            body(at, left, turn);
+    }
+}
+
+inline void add_vectors(Vec (&sums)[vectors_at_once], const Vec (&parts)[vectors_at_once]) {
+    for (int turn = 0; turn < vectors_at_once; ++turn) sums[turn] += parts[turn];
+}
+
 }  // namespace superopt

@@ -285,7 +285,7 @@ class _Model:
             if one.step.op in REDUCTIONS:
                 if in_registers:
                     row += rates.MAX_LANES if one.step.op == "max" else rates.SUM_LANES
-                else:
+                elif not nest.stands:
                     each += rates.LOAD + rates.STORE
             elif one.value in at.plan.kept:
                 each += self._moved(at.strides(one.value), vector, 4, rates.STORE)
