@@ -78,7 +78,8 @@ def _corrected(region: RegionSearch, run: _Running) -> RegionSearch:
     for one in corrected(region.goal):
         graph = canonical(one.graph)
         bound = bound_of(graph, (), run.options.weights)
-        found = verified(region.goal, (Found(graph, bound, None, correction=str(one)),), run.options.seed)
+        tried = (Found(graph, bound, None, correction=str(one)),)
+        found = verified(region.goal, tried, run.options.seed, _SHARE * run.options.seconds)
         proven += found
         left_out += not found
     notes = (f"{left_out} corrected graphs are left out: not shown to be equal",) if left_out else ()

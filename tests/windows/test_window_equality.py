@@ -154,3 +154,62 @@ def test_windows_too_long_for_a_proof_are_unknown_unless_shared() -> None:
     turned = parse_graph(long.format(place="h = ho + r - 1").replace("(t2, w)", "(w, t2)"))
     assert equal_graphs(one, turned, seed=1).equal
     assert equal_graphs(one, other, seed=1).unknown
+
+
+_LAYERS = """graph layers
+axes c=4 h=200 i=200 j=200 r=3 s=3
+in x: f32[c, h]
+in v: f32[c, r]
+in w: f32[c, s]
+in m: f32[c]
+t4 = window[h = {first}](x)
+t5 = contract[r](t4, v)
+t6 = sqrt(m)
+{normed}
+t8 = relu(t7)
+t9 = window[i = {second}](t8)
+t10 = contract[s](t9, w)
+{last}
+out y: f32[c, j] = t11
+"""
+_LAYERED = {
+    "first": "i + r - 1", "second": "j + 2*s - 2", "normed": "t7 = div(t5, t6)", "last": "t11 = mul(t10, t6)",
+}  # fmt: skip
+
+
+def _layers(**other: str) -> Graph:
+    return parse_graph(_LAYERS.format(**{**_LAYERED, **other}))
+
+
+_RECIPROCAL = "a = reciprocal(t6)\nt7 = mul(t5, a)"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"normed": _RECIPROCAL},
+        {"last": "b = add(t10, t10)\na = mul(b, t6)\nd = const[2]()\nt11 = div(a, d)"},
+        {"normed": _RECIPROCAL, "last": "b = reciprocal(t6)\nt11 = div(t10, b)"},
+    ],
+)
+def test_layers_are_proven_one_by_one_at_any_length(other: dict[str, str]) -> None:
+    verdict = equal_graphs(_layers(), _layers(**other), seed=1)
+    assert verdict.equal, verdict
+    assert verdict.error_bound is not None
+    assert verdict.error_bound < 2**-60
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"first": "i + r"},
+        {"second": "j + 2*s - 1"},
+        {"second": "j + s - 1"},
+        {"normed": "t7 = mul(t5, t6)"},
+        {"normed": "a = neg(t5)\nt7 = div(a, t6)"},
+        {"last": "t11 = div(t10, t6)"},
+    ],
+)
+def test_layers_that_differ_are_not_proven(other: dict[str, str]) -> None:
+    assert not equal_graphs(_layers(), _layers(**other), seed=1).equal
+    assert not equal_graphs(_layers(normed=_RECIPROCAL), _layers(**other), seed=1).equal

@@ -90,6 +90,7 @@ def windows_apart(graph: Graph) -> Apart | None:
     ports: dict[int, Port] = {}
     taken = {port.name for port in graph.inputs} | {output.port.name for output in graph.outputs}
     for value, step in found:
+        step = replace(step, places=tuple(sorted(step.places, key=lambda place: place.axes)))
         source = graph.inputs[step.inputs[0]]
         name = _name(source.name, step)
         while name in taken:

@@ -1,6 +1,7 @@
 """Equality: whether two graphs are equal as exact algebra, by random tests over finite fields."""
 
 from dataclasses import replace
+from math import inf
 from time import perf_counter
 
 from superopt.ir import Graph, live_graph, release_shifts
@@ -15,13 +16,13 @@ from superopt.verify.field.residues import mix_seed
 from superopt.verify.graphs.align import Aligned, align_graphs
 from superopt.verify.graphs.decided import decide_orders
 from superopt.verify.graphs.facts import Facts
-from superopt.verify.graphs.rounds import Finding, random_rounds
+from superopt.verify.graphs.rounds import LATE, Finding, random_rounds
 from superopt.verify.graphs.setting import Setting
-from superopt.verify.graphs.shared import cut_shared, same_outputs
+from superopt.verify.graphs.shared import cut_layers, cut_shared, same_outputs
 from superopt.verify.graphs.ties import tied_rounds
 from superopt.verify.graphs.trials import Tally
 from superopt.verify.seeds import fresh_seed
-from superopt.verify.verdict import ENOUGH, Verdict
+from superopt.verify.verdict import ENOUGH, Verdict, combined
 from superopt.verify.words import functions, knows_in_part, too_likely
 
 __all__ = ["equal_graphs"]
@@ -38,6 +39,7 @@ def equal_graphs(
     trials: int | None = None,
     seed: int | None = None,
     bits: int = _BITS,
+    end: float = inf,
 ) -> Verdict:
     """Return whether two graphs compute the same from the same inputs, as exact algebra.
 
@@ -56,23 +58,23 @@ def equal_graphs(
     if same_outputs(left, right):
         return replace(_same(aligned, seed), seconds=perf_counter() - start)
     if reads_windows(a) or reads_windows(b):
-        verdict = _through_windows(a, b, trials, seed, bits)
+        verdict = _through_windows(a, b, trials, seed, bits, end)
         return replace(verdict, seconds=perf_counter() - start)
     if plain := plain_integers(left, right):
         # Of integers few are drawn, which proves less. What holds of all numbers holds of integers too.
         sides = as_numbers(left, plain), as_numbers(right, plain)
-        wider = equal_graphs(*sides, trials=trials, seed=seed, bits=bits)
+        wider = equal_graphs(*sides, trials=trials, seed=seed, bits=bits, end=end)
         if wider.equal:
             return replace(wider, seconds=perf_counter() - start)
-    verdict = _tried(aligned, trials, seed, bits)
+    verdict = _tried(aligned, trials, seed, bits, end)
     decided = _decided(left, right) if verdict.unknown else (left, right)
     if decided != (left, right):
         again = Aligned(*decided, aligned.links)
-        rest = _same(again, seed) if same_outputs(*decided) else _tried(again, trials, seed, bits)
+        rest = _same(again, seed) if same_outputs(*decided) else _tried(again, trials, seed, bits, end)
         verdict = rest if rest.equal else verdict
     cut = cut_shared(*decided) if verdict.unknown else None
     if cut is not None:
-        rest = _tried(Aligned(*cut, aligned.links), trials, seed, bits)
+        rest = _tried(Aligned(*cut, aligned.links), trials, seed, bits, end)
         verdict = rest if rest.equal else verdict
     if verdict.equal and defined_less_often(left, right, aligned.links, mix_seed(seed, _DEFINED)):
         note = "equal, but the second takes roots or logarithms of negative numbers where the first does not"
@@ -80,28 +82,37 @@ def equal_graphs(
     return replace(verdict, seconds=perf_counter() - start)
 
 
-def _through_windows(a: Graph, b: Graph, trials: int | None, seed: int, bits: int) -> Verdict:
+def _through_windows(a: Graph, b: Graph, trials: int | None, seed: int, bits: int, end: float) -> Verdict:
     """Return the verdict on graphs that read windows.
 
     Where both have the same windows of inputs, equality is first tried for any tensors in their place. Then
-    sums of products are compared by what they read, all of which is worked out; next windows are as near to
-    the inputs as they can be. Last they are contractions with masks, compared element by element.
+    sums of products are compared by what they read, all of which is worked out; next what windows read of
+    computed values, layer by layer. Then windows are as near to the inputs as they can be. Last they are
+    contractions with masks, compared element by element.
     """
     first, second = windows_apart(a), windows_apart(b)
     if first is not None and second is not None and first.same_windows(second):
-        verdict = equal_graphs(first.graph, second.graph, trials=trials, seed=seed, bits=bits)
+        verdict = equal_graphs(first.graph, second.graph, trials=trials, seed=seed, bits=bits, end=end)
         if verdict.equal:
             return verdict
     if surely_equal(a, b):
         return Verdict("equal", error_bound=0.0, seed=seed)
+    cut = cut_layers(
+        a, b, lambda *layers: equal_graphs(*layers, trials=trials, seed=seed, bits=bits, end=end)
+    )
+    if cut is not None:
+        *rest, layers = cut
+        verdict = combined([*layers, equal_graphs(*rest, trials=trials, seed=seed, bits=bits, end=end)])
+        if verdict.equal:
+            return verdict
     near = windows_through(a), windows_through(b)
     if near != (a, b):
-        return equal_graphs(*near, trials=trials, seed=seed, bits=bits)
+        return equal_graphs(*near, trials=trials, seed=seed, bits=bits, end=end)
     left, right = explicit(a), explicit(b)
     if left is None or right is None:
         note = "no proof was tried: windows along axes that are too long"
         return Verdict("unknown", notes=(note,), seed=seed)
-    return equal_graphs(left, right, trials=trials, seed=seed, bits=bits)
+    return equal_graphs(left, right, trials=trials, seed=seed, bits=bits, end=end)
 
 
 def _same(aligned: Aligned, seed: int) -> Verdict:
@@ -116,31 +127,38 @@ def _decided(left: Graph, right: Graph) -> tuple[Graph, Graph]:
     return decide_orders(left, narrow=narrow) or left, decide_orders(right, narrow=narrow) or right
 
 
-def _tried(aligned: Aligned, trials: int | None, seed: int, bits: int) -> Verdict:
+def _tried(aligned: Aligned, trials: int | None, seed: int, bits: int, end: float) -> Verdict:
     """Return the verdict of random tests."""
     facts = Facts(aligned)
     if not facts.opened:
-        return _by_ranks(facts, _decide(facts, trials, seed, bits, sealed=False), bits)
+        return _by_ranks(facts, _decide(facts, trials, seed, bits, end, sealed=False), bits, end)
     # Most equal programs stay equal with any functions in the place of exp, sqrt and log. That takes fewer
     # trials, none of which is lost to the root of a non-square.
-    sealed = _decide(facts, trials, seed, bits, sealed=True)
+    sealed = _decide(facts, trials, seed, bits, end, sealed=True)
     if sealed.equal:
         return sealed
-    verdict = _by_ranks(facts, _decide(facts, trials, seed, bits, sealed=False), bits)
+    verdict = _by_ranks(facts, _decide(facts, trials, seed, bits, end, sealed=False), bits, end)
     # Where no trial has squares under all roots, only the sealed trials have seen a difference.
     return replace(verdict, witness=verdict.witness or sealed.witness) if verdict.unknown else verdict
 
 
-def _by_ranks(facts: Facts, verdict: Verdict, bits: int) -> Verdict:
+def _by_ranks(facts: Facts, verdict: Verdict, bits: int, end: float) -> Verdict:
     """Return the verdict under random ranks, where a maximum of many numbers was too much for signs."""
     if not verdict.unknown or verdict.seed is None or not ranks_only(*facts.graphs):
         return verdict
-    ranked = _decide(facts, None, verdict.seed, bits, sealed=True, ranked=True)
+    ranked = _decide(facts, None, verdict.seed, bits, end, sealed=True, ranked=True)
     return ranked if ranked.equal else verdict
 
 
 def _decide(
-    facts: Facts, trials: int | None, seed: int, bits: int, *, sealed: bool, ranked: bool = False
+    facts: Facts,
+    trials: int | None,
+    seed: int,
+    bits: int,
+    end: float,
+    *,
+    sealed: bool,
+    ranked: bool = False,
 ) -> Verdict:
     """Return the verdict in one kind of field, over all choices of sizes."""
     bounds: list[float | None] = []
@@ -151,7 +169,7 @@ def _decide(
     for variant in _VARIANTS:
         setting = Setting(facts, variant, seed, bits, sealed=sealed, ranked=ranked)
         tally = Tally()
-        finding = _compared(setting, tally, trials)
+        finding = _compared(setting, tally, trials, end)
         witness = finding.witness
         total += tally.kept
         notes |= dict.fromkeys(finding.notes)
@@ -182,12 +200,16 @@ def _decide(
     )
 
 
-def _compared(setting: Setting, tally: Tally, trials: int | None) -> Finding:
+def _compared(setting: Setting, tally: Tally, trials: int | None, end: float) -> Finding:
     """Return the finding of all trials of one setting."""
+    if perf_counter() > end:
+        return LATE
     if setting.obstacle:
         return Finding(notes=(f"no proof was tried: {setting.obstacle}",))
-    found = random_rounds(setting, tally, trials)
+    found = random_rounds(setting, tally, trials, end)
     if found.error is None or found.error > ENOUGH or not tally.met:
         return found
+    if perf_counter() > end:
+        return LATE
     tied = tied_rounds(setting, tally, found.error)
     return replace(tied, notes=(*found.notes, *tied.notes))

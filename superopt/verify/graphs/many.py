@@ -11,6 +11,9 @@ from superopt.verify.verdict import Verdict
 
 __all__ = ["equal_to_all"]
 
+_SHARE = 0.25  # of the time that is left, for the next proof
+_LEAST_S = 0.3  # seconds that it gets in any case: most proofs take less
+
 
 def equal_to_all(
     goal: Graph, graphs: Sequence[Graph], *, seed: int | None = None, seconds: float | None = None
@@ -18,22 +21,30 @@ def equal_to_all(
     """Return for each graph whether it computes the same as the goal.
 
     The graphs have the goal's ports, though they may write an axis as a product of others. Without a
-    `seed` the random tests are fresh. `seconds` is the time after which no graph is compared alone any more.
+    `seed` the random tests are fresh. Within so many `seconds` graphs are compared, together or
+    alone, or left unknown; one that takes long leaves time to those after it.
     """
     if not graphs:
         return []
     parts: dict[str, tuple[Axis, ...]] = {}
     for graph in graphs:
         parts |= _split_axes(goal, graph)
+    end = inf if seconds is None else perf_counter() + seconds
     bundle = _bundle([_refined(graph, parts) for graph in graphs])
     if bundle is not None:
-        together = equal_graphs(_repeated(_refined(goal, parts), len(graphs)), bundle, seed=seed)
+        together = equal_graphs(
+            _repeated(_refined(goal, parts), len(graphs)), bundle, seed=seed, end=_share(end)
+        )
         if together.equal:
             return [together] * len(graphs)
     # A single unequal graph makes the verdict on all of them unequal: each is compared alone.
-    end = inf if seconds is None else perf_counter() + seconds
-    late = Verdict("unknown", notes=("the time for proofs was over",))
-    return [equal_graphs(goal, graph, seed=seed) if perf_counter() < end else late for graph in graphs]
+    return [equal_graphs(goal, graph, seed=seed, end=_share(end)) for graph in graphs]
+
+
+def _share(end: float) -> float:
+    """Return when the next proof is to be over, of several that share the time until an end."""
+    now = perf_counter()
+    return now + max(_SHARE * (end - now), _LEAST_S)
 
 
 def _split_axes(goal: Graph, graph: Graph) -> dict[str, tuple[Axis, ...]]:
