@@ -1,4 +1,4 @@
-"""Library: contractions that are left to torch, on tensors whose dimensions are named axes.
+"""Library: contractions and convolutions that are left to torch, on tensors whose dimensions are named axes.
 
 What can be known from the axes and sizes is worked out once: a call then goes straight to torch.
 """
@@ -9,13 +9,13 @@ from math import prod
 import torch
 from torch import Tensor
 
+from superopt.codegen.convolutions import convolve
 from superopt.codegen.errors import UnsupportedError
+from superopt.codegen.operands import alike
 from superopt.ir import Graph, Step
-from superopt.ir.mugraph import Kernel, walk
+from superopt.ir.mugraph import Kernel, convolution_of, walk
 
 __all__ = ["LibraryCall"]
-
-_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 Axes = tuple[str, ...]
 Function = Callable[..., Tensor]
@@ -40,14 +40,29 @@ class LibraryCall:
         self._stored = tuple(stored)
         self._rounded = rounded or {}
         axes = dict(loaded)
+        slid: set[int] = set()
         for tile, _ in walk(kernel):
             step = graph.step_of(tile.value)
+            if step is not None and step.op == "window":
+                slid.add(tile.value)
+                continue
             if step is None or step.op != "contract":
-                name = "an input" if step is None else step.op
-                raise UnsupportedError(f"{graph.name}: a library call of {name}; known: contract")
-            first, second = (axes[i] for i in step.inputs)
-            function, axes[tile.value] = _contract(step, first, second, sizes)
-            self._steps.append((tile.value, function, step.inputs))
+                raise _unknown(graph, "an input" if step is None else step.op)
+            convolution = convolution_of(graph, tile.value)
+            read: tuple[int, ...]
+            if convolution is not None and convolution.window in slid:
+                read = (convolution.image, convolution.kernel)
+                function = convolve(convolution, axes[read[0]], axes[read[1]], sizes)
+                axes[tile.value] = convolution.order
+            else:
+                read = step.inputs
+                if slid.intersection(read):
+                    raise _unknown(graph, "a window that is no convolution's")
+                first, second = (axes[i] for i in read)
+                function, axes[tile.value] = _contract(step, first, second, sizes)
+            self._steps.append((tile.value, function, read))
+        if not axes.keys() >= {*stored}:
+            raise _unknown(graph, "a window alone")
         self.axes = {value: axes[value] for value in stored}
 
     def __call__(self, loaded: Mapping[int, Tensor]) -> list[Tensor]:
@@ -57,6 +72,10 @@ class LibraryCall:
             values[value] = function(*(values[i] for i in inputs))
         made = ((values[value], self._rounded.get(value)) for value in self._stored)
         return [(one if dtype is None else one.to(dtype)).contiguous() for one, dtype in made]
+
+
+def _unknown(graph: Graph, what: str) -> UnsupportedError:
+    return UnsupportedError(f"{graph.name}: a library call of {what}; known: contract, also of a window")
 
 
 def _contract(step: Step, a: Axes, b: Axes, sizes: Mapping[str, int]) -> tuple[Function, Axes]:
@@ -74,25 +93,11 @@ def _contract(step: Step, a: Axes, b: Axes, sizes: Mapping[str, int]) -> tuple[F
     whole = len(rows) == len(columns) == 1 and len(batch) < 2
 
     def contract(x: Tensor, y: Tensor) -> Tensor:
-        x, y = _alike(x, y)
+        x, y = alike(x, y)
         product = torch.matmul(left(x), right(y))
         return product if whole else product.reshape(shape)
 
     return contract, made
-
-
-def _alike(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the operands of a product in one dtype, the wider one.
-
-    Torch does not multiply fp8: it becomes the other one's dtype, or fp32 where both are fp8. On a CPU it
-    becomes fp32, in which the product takes no longer and is not rounded to a half.
-    """
-    if x.dtype == y.dtype and x.dtype not in _FP8:
-        return x, y
-    known = [torch.float32 if one.is_cpu and one.dtype in _FP8 else one.dtype for one in (x, y)]
-    wide = [dtype for dtype in known if dtype not in _FP8] or [torch.float32]
-    dtype = torch.promote_types(wide[0], wide[-1])
-    return x.to(dtype), y.to(dtype)
 
 
 def _arrangement(axes: Axes, groups: tuple[Axes, ...], sizes: Mapping[str, int]) -> Function:
@@ -118,7 +123,7 @@ def _einsum(step: Step, a: Axes, b: Axes) -> tuple[Function, Axes]:
     first, second, made = ([letter[axis] for axis in axes] for axes in (a, b, kept))
 
     def einsum(x: Tensor, y: Tensor) -> Tensor:
-        x, y = _alike(x, y)
+        x, y = alike(x, y)
         return torch.einsum(x, first, y, second, made)
 
     return einsum, kept

@@ -27,7 +27,7 @@ from superopt.ir import (
     value_axes,
     value_names,
 )
-from superopt.ir.mugraph import Block, Call, Loop, MuGraph, Tile, running_path
+from superopt.ir.mugraph import Block, Call, Loop, MuGraph, Tile, called_order, running_path
 from superopt.ir.mugraph.kernels import seen_through
 from superopt.ir.running import rescaled_by
 
@@ -405,12 +405,11 @@ class _Lowering:
 
         Parts come first: what a program leaves of its part lies in one piece.
         What a contraction reads along several axes lies alike in both operands, where the other one is a
-        tensor of the program: these axes come last. Those first that contractions only repeat over. What a
-        library reads or makes has its axes in the order of the graph.
+        tensor of the program: these axes come last. Those first that contractions only repeat over.
         """
-        axes = [axis.name for axis in self.graph.axes if axis.name in self.axes[value]]
         if value in self.called:
-            return tuple(axes)
+            return called_order(self.mugraph, value)
+        axes = [axis.name for axis in self.graph.axes if axis.name in self.axes[value]]
         parts = {split.outer for split in self.mugraph.splits}
         if not self.alike:
             return tuple(sorted(axes, key=lambda axis: axis not in parts))

@@ -26,7 +26,7 @@ from math import inf, prod
 
 from superopt.dtypes import FLOATS, FP8, HALVES
 from superopt.ir import REDUCTIONS, Block, Call, Graph, MuGraph, Step, selects, value_axes
-from superopt.ir.mugraph import walk
+from superopt.ir.mugraph import shown_to, walk
 from superopt.ops import OPS
 
 __all__ = [
@@ -169,15 +169,14 @@ def wide_values(mugraph: MuGraph) -> frozenset[int]:
 def mixed_product(mugraph: MuGraph) -> bool:
     """Return whether a library would multiply a half precision by fp32, which it does by upcasting both."""
     graph, between = mugraph.graph, dict(mugraph.rounded)
-    for kernel in mugraph.kernels:
-        for tile, _ in walk(kernel) if isinstance(kernel, Call) else ():
+    for kernel in (one for one in mugraph.kernels if isinstance(one, Call)):
+        for tile in kernel.body:
             step = graph.step_of(tile.value)
             if step is None or step.op != "contract":
                 continue
-            dtypes = [
-                graph.inputs[i].dtype if i < len(graph.inputs) else between.get(i, "f32") for i in step.inputs
-            ]
-            computed = [dtype for i, dtype in zip(step.inputs, dtypes, strict=True) if i >= len(graph.inputs)]
+            read = [shown_to(graph, kernel, i) for i in step.inputs]
+            dtypes = [graph.inputs[i].dtype if i < len(graph.inputs) else between.get(i, "f32") for i in read]
+            computed = [dtype for i, dtype in zip(read, dtypes, strict=True) if i >= len(graph.inputs)]
             if "f32" in computed and HALVES & set(dtypes):
                 return True
     return False
@@ -190,7 +189,7 @@ def _called(graph: Graph, call: Call, memory: Mapping[int, str]) -> dict[int, st
     for tile, _ in walk(call):
         step = graph.step_at(tile.value)
         dtypes = {known.get(i, "f32") for i in step.inputs}
-        dtype = library_dtype(dtypes) if step.op == "contract" or step.mapping else "f32"
+        dtype = library_dtype(dtypes) if step.op == "contract" or step.mapping or step.places else "f32"
         made[tile.value] = known[tile.value] = dtype if dtype in FLOATS else "f32"
     return made
 

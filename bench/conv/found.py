@@ -7,7 +7,7 @@ from typing import Any
 
 from superopt.backend.decision import Decision
 from superopt.dtypes import DTYPES
-from superopt.ir import MuGraph, parse_mugraph, value_axes
+from superopt.ir import Call, MuGraph, parse_mugraph, value_axes
 from superopt.ir.mugraph import walk
 
 __all__ = ["found_programs", "reasons_of"]
@@ -37,7 +37,11 @@ def found_programs(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
 def reasons_of(mugraph: MuGraph, configs: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield why a program takes less time than the operators of PyTorch one after the other."""
     heavy = [step for step in mugraph.graph.steps if step.op in _HEAVY]
-    if len(heavy) > 1 or len(mugraph.kernels) == 1:
+    called = sum(isinstance(kernel, Call) for kernel in mugraph.kernels)
+    if called:
+        own = _several(len(mugraph.kernels) - called, "kernel")
+        yield f"{_several(called, 'call')} of a library, and all that is around in {own}"
+    elif len(heavy) > 1 or len(mugraph.kernels) == 1:
         kernels = _several(len(mugraph.kernels), "kernel")
         yield f"{_several(len(heavy), 'sum')} and all that is around them in {kernels}"
     kept = _kept_bytes(mugraph)

@@ -10,8 +10,8 @@ from torch import Tensor as TorchTensor
 from superopt.codegen.library import LibraryCall
 from superopt.codegen.statements import axis_strides
 from superopt.dtypes import torch_dtypes
-from superopt.ir import Port, value_axes
-from superopt.ir.mugraph import Call, MuGraph
+from superopt.ir import Port
+from superopt.ir.mugraph import Call, MuGraph, called_order
 
 __all__ = ["LibraryKernel", "LibraryRun", "spread"]
 
@@ -24,8 +24,8 @@ class LibraryKernel:
 
     def __init__(self, mugraph: MuGraph, call: Call) -> None:
         self._call = call
+        self._mugraph = mugraph
         self._graph = mugraph.graph
-        self._axes = value_axes(self._graph)
         self._loads = mugraph.loads(call)
         self._stored = mugraph.stores(call)
         self._dtypes = {value: torch_dtypes()[dtype] for value, dtype in mugraph.rounded}
@@ -34,9 +34,9 @@ class LibraryKernel:
     def prepared(self, strides: Mapping[int, Sequence[int]], sizes: Mapping[str, int]) -> LibraryRun:
         """Return the call on tensors whose inputs have these strides."""
         seen = {value: self._seen(value, strides.get(value), sizes) for value in self._loads}
-        axes = {value: self._ordered(value, sizes) for value in self._loads}
+        axes = {value: self._ordered(value) for value in self._loads}
         call = LibraryCall(self._graph, self._call, axes, self._stored, sizes)
-        orders = [[call.axes[i].index(axis) for axis in self._ordered(i, sizes)] for i in self._stored]
+        orders = [[call.axes[i].index(axis) for axis in self._ordered(i)] for i in self._stored]
 
         def run(values: list[TorchTensor], results: dict[str, TorchTensor]) -> None:
             made = call({value: see(values[value]) for value, see in seen.items()})
@@ -52,13 +52,13 @@ class LibraryKernel:
 
     def shapes(self, sizes: Mapping[str, int]) -> dict[int, tuple[int, ...]]:
         """Return the shape of each value that it computes, one dimension for each axis."""
-        return {value: tuple(sizes[axis] for axis in self._ordered(value, sizes)) for value in self._stored}
+        return {value: tuple(sizes[axis] for axis in self._ordered(value)) for value in self._stored}
 
-    def _ordered(self, value: int, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    def _ordered(self, value: int) -> tuple[str, ...]:
         """Return the axes of a value, one for each dimension in which it is seen."""
         if value < len(self._graph.inputs):
             return self._graph.inputs[value].axes
-        return tuple(axis for axis in sizes if axis in self._axes[value])
+        return called_order(self._mugraph, value)
 
     def _seen(
         self, value: int, stride: Sequence[int] | None, sizes: Mapping[str, int]

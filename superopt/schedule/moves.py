@@ -12,11 +12,10 @@ from superopt.ir import (
     Loop,
     MuGraph,
     Tile,
-    is_matmul,
     tensorless_values,
     value_axes,
 )
-from superopt.ir.mugraph import walk
+from superopt.ir.mugraph import is_called, walk
 from superopt.schedule.recipe import Prepared, Recipe
 
 __all__ = ["Refused", "matmuls_of", "moves_from", "shapes_of", "splits_from"]
@@ -43,7 +42,7 @@ def matmuls_of(graph: Graph) -> frozenset[int]:
     return frozenset(
         value
         for value in range(len(graph.inputs), len(graph.inputs) + len(graph.steps))
-        if is_matmul(graph, value)
+        if is_called(graph, value)
     )
 
 

@@ -1,4 +1,4 @@
-"""Library: what a call of PyTorch's matmul takes on a processor, with the copies that stand around it."""
+"""Library: what a matmul or a convolution of PyTorch takes on a processor, with the copies around it."""
 
 from math import prod
 
@@ -6,6 +6,7 @@ from superopt.cost.cpu.rates import core_of
 from superopt.cost.device import Device
 from superopt.cost.work import tensor_bytes
 from superopt.ir import Call, MuGraph, value_axes
+from superopt.ir.mugraph import shown_to
 from superopt.precision import library_dtype
 
 __all__ = ["library_us"]
@@ -32,7 +33,7 @@ def library_us(mugraph: MuGraph, number: int, device: Device) -> float:
         a, b = (axes[i] for i in step.inputs)
         rows = min(prod(sizes[axis] for axis in one) for one in (a - b, b - a))
         batched |= bool(a & b - set(step.axes))
-        half = library_dtype({dtypes.get(i, "f32") for i in step.inputs}) == "bf16"
+        half = library_dtype({dtypes.get(shown_to(graph, call, i), "f32") for i in step.inputs}) == "bf16"
         work = 2 * prod(sizes[axis] for axis in a | b)
         rate = device.matrix_flops["bf16"] if half else device.vector_flops
         seconds += work / (rate * _SHARE * rows / (rows + _HALF_ROWS))

@@ -2,7 +2,7 @@
 
 from superopt.ir.mugraph.check import check_mugraph
 from superopt.ir.mugraph.facts import FusionChoices
-from superopt.ir.mugraph.fusion import fuse, is_matmul
+from superopt.ir.mugraph.fusion import fuse
 from superopt.ir.mugraph.kernels import (
     Block,
     Call,
@@ -15,22 +15,37 @@ from superopt.ir.mugraph.kernels import (
     running_path,
     walk,
 )
+from superopt.ir.mugraph.library import (
+    Convolution,
+    Slid,
+    called_order,
+    convolution_of,
+    is_called,
+    is_matmul,
+    shown_to,
+)
 from superopt.ir.mugraph.text import parse_mugraph
 
 __all__ = [
     "Block",
     "Call",
+    "Convolution",
     "FusionChoices",
     "Kernel",
     "Loop",
     "MuGraph",
+    "Slid",
     "Split",
     "Tile",
+    "called_order",
     "check_mugraph",
+    "convolution_of",
     "fuse",
+    "is_called",
     "is_matmul",
     "parse_mugraph",
     "print_mugraph",
     "running_path",
+    "shown_to",
     "walk",
 ]

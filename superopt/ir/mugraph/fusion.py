@@ -9,19 +9,17 @@ kernel ends before the second pass. A shift made from maxima may run in the loop
 all that depends on it has a degree (see `running`): then there is no second pass.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from superopt.dtypes import INTEGERS
 from superopt.errors import GraphError
-from superopt.ir.cut import tensorless_values
 from superopt.ir.graph import REDUCTIONS, Graph, live_graph, needed_order, value_axes, value_names
-from superopt.ir.masks import selects
 from superopt.ir.mugraph.blocks import Fusion
 from superopt.ir.mugraph.check import check_mugraph
 from superopt.ir.mugraph.facts import Facts, FusionChoices
-from superopt.ir.mugraph.kernels import Call, Kernel, MuGraph, Split, Tile
+from superopt.ir.mugraph.kernels import Call, Kernel, MuGraph, Split, Tile, walk
+from superopt.ir.mugraph.library import convolution_of
 
-__all__ = ["fuse", "is_matmul"]
+__all__ = ["fuse"]
 
 # The reductions whose partial results each of these may combine.
 _PARTS = {"sum": ("sum", "contract"), "max": ("max",)}
@@ -49,13 +47,16 @@ def fuse(
     order = [value for value in needed_order(graph) if not facts.tensorless[value]]
     kernels: list[Kernel] = []
     called = {value for value in order if library(graph, value)}
-    stored = called | {i for value in called for i in graph.step_at(value).inputs}
+    slid = _slid_over(graph, facts, called)
+    order = [value for value in order if value not in slid.values()]
+    read = {i for value in called for i in graph.step_at(value).inputs if i != slid.get(value)}
+    stored = called | read | {graph.step_at(window).inputs[0] for window in slid.values()}
     stored |= {output.value for output in graph.outputs}
     views = {value for value in order if graph.step_at(value).op in _VIEWS and value not in stored}
     order = _views_last(graph, sorted(order, key=rounds.__getitem__), rounds, views)
     while order:
         if order[0] in called:
-            kernels.append(Call((Tile(order.pop(0)),)))
+            kernels.append(_call(order.pop(0), slid, kernels))
             continue
         fit = sum(rounds[value] == rounds[order[0]] for value in order)
         fit = next((i for i, value in enumerate(order[:fit]) if value in called), fit)
@@ -76,6 +77,28 @@ def fuse(
             assert block is not None
             kernels.append(block)
     return check_mugraph(MuGraph(graph, tuple(kernels), tuple(splits)))
+
+
+def _slid_over(graph: Graph, facts: Facts, called: Collection[int]) -> dict[int, int]:
+    """Return the windows that convolutions of a library slide over themselves, which nothing else reads."""
+    found = {}
+    for value in called:
+        one = convolution_of(graph, value)
+        if one is not None:
+            found[value] = one.window
+    alone = {
+        window for window in found.values() if all(found.get(one) == window for one in facts.readers[window])
+    }
+    return {value: window for value, window in found.items() if window in alone - facts.outputs}
+
+
+def _call(value: int, slid: Mapping[int, int], kernels: Sequence[Kernel]) -> Call:
+    """Return the call of a library for a value, with the window that it slides over."""
+    if value not in slid:
+        return Call((Tile(value),))
+    window = slid[value]
+    before = any(tile.value == window for kernel in kernels for tile, _ in walk(kernel))
+    return Call((Tile(window, recomputed=before), Tile(value)))
 
 
 def _views_last(
@@ -103,23 +126,6 @@ def _views_last(
             while waiting:
                 place(waiting.pop(0))
     return found
-
-
-def is_matmul(graph: Graph, value: int) -> bool:
-    """Return whether a value is a contraction with an axis of its own on either side, read from memory.
-
-    A mask selects, which the matrix product of a library does not: its zeros times infinities are NaN. And
-    integers it would first copy as floats, in each call.
-    """
-    step = graph.step_of(value)
-    if step is None or step.op != "contract" or selects(graph, step):
-        return False
-    if any(one < len(graph.inputs) and graph.inputs[one].dtype in INTEGERS for one in step.inputs):
-        return False
-    axes = value_axes(graph)
-    tensorless = tensorless_values(graph)
-    a, b = step.inputs
-    return bool(axes[a] - axes[b] and axes[b] - axes[a]) and not (tensorless[a] or tensorless[b])
 
 
 def _rounds(graph: Graph, splits: Sequence[Split], *, joined: bool) -> list[int]:
