@@ -11,10 +11,11 @@ from superopt.backend.deferred.portable import Unportable, data_of, subgraph_fro
 from superopt.backend.region import Region, traced_algebra
 from superopt.errors import InputError
 from superopt.ir import Graph
-from superopt.rivals.composites import recomposed
+from superopt.rivals.aten import is_window
+from superopt.rivals.composites import recomposed, reduces
 from superopt.verify.graphs.equality import equal_graphs
 
-__all__ = ["Operators", "eager_module", "in_own_memory", "operators_of"]
+__all__ = ["Operators", "eager_module", "in_own_memory", "operators_of", "slides"]
 
 
 @dataclass(slots=True)
@@ -85,10 +86,18 @@ def in_own_memory(made: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> di
 
 
 def eager_module(region: Region) -> tuple[fx.GraphModule, bool]:
-    """Return a region as eager PyTorch computes it, and whether it has kernels of its own for parts of it."""
+    """Return a region as eager PyTorch computes it, and whether that may be faster than Inductor's code.
+
+    It may where PyTorch has a kernel of its own for what Inductor computes from parts with sums.
+    """
     subgraph = region.subgraph
     found = recomposed(subgraph.module, subgraph.example())
-    return (subgraph.module, False) if found is None else (found, True)
+    return (subgraph.module, False) if found is None else (found, any(map(reduces, found.graph.nodes)))
+
+
+def slides(region: Region) -> bool:
+    """Whether a region has windows, of which Inductor's code may be slower than PyTorch's operators."""
+    return any(map(is_window, region.subgraph.piece.nodes))
 
 
 def operators_of(region: Region, module: fx.GraphModule) -> Operators | None:

@@ -27,6 +27,7 @@ __all__ = [
     "at_other_sizes",
     "blank_of",
     "cheapest_us",
+    "floor_anew",
     "region_of",
     "traced_algebra",
 ]
@@ -89,6 +90,16 @@ def cheapest_us(region: Region, target: Target, seconds: float) -> float:
         least_us(target, [run_part(graph.graph, "frozen") for graph in part.found if not graph.splits]) or 0.0
         for part in found.regions
     )
+
+
+def floor_anew(region: Region, target: Target, seen_us: float) -> float:
+    """Return the floor by rates that are measured again; 0 where it lies above a time that was seen.
+
+    The rates were those of a moment when the device was busy. Else no floor is believed.
+    """
+    target.renew()
+    floor = target.floor_us(region.goal) or 0.0
+    return floor if floor <= seen_us else 0.0
 
 
 def traced_algebra(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Traced:

@@ -14,9 +14,9 @@ from superopt.backend.cache import keep
 from superopt.backend.checks.elsewhere import COMPILING_S, HOPELESS, slower_elsewhere
 from superopt.backend.checks.inputs import RegionInputs
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.operators import eager_module, operators_of
+from superopt.backend.operators import eager_module, operators_of, slides
 from superopt.backend.pieces import SOON, mostly_attention
-from superopt.backend.region import Region, blank_of, cheapest_us
+from superopt.backend.region import Region, blank_of, cheapest_us, floor_anew
 from superopt.backend.region_plan import RegionPlan, calling, kept_plan
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.candidate import all_summed, fastest_us, why_none
@@ -41,6 +41,8 @@ log = logging.getLogger("superopt")
 
 WIN = 1.05
 """How much faster than Inductor's code a region must be to be taken."""
+
+_OPERATORS_WIN = 1.02  # likewise by PyTorch's own operators, which bring no kernels that could be wrong
 
 _LEAST_S = (1.5, 3.0)  # seconds below which a region is not begun as it is written, or with a search
 _LEAST_COMPILED_S = 0.8  # and where its kernels are compiled ahead
@@ -243,28 +245,24 @@ class RegionRace:
     def _no_gain(self, before: float) -> Decision | None:
         """Return why nothing can be gained on a time, if so."""
         if before < self.floor_us:
-            self._lower_floor(before)
+            self._lowered_to(floor_anew(self.region, self.target, before))
         if before < _TOO_SHORT_US:
             why = f"too short: a call costs what could be gained in {before:.0f} µs"
-        elif before < _NO_ROOM * self.floor_us and before < _NO_ROOM * self._cheapest():
+        elif before < _NO_ROOM * self.floor_us and before < _NO_ROOM * self._cheapest_us():
             why = "Inductor is at the floor, which its bytes and its arithmetic take"
         else:
             return None
         self.settled = True
         return replace(self.blank, before_us=before, why=why)
 
-    def _cheapest(self) -> float:
+    def _cheapest_us(self) -> float:
         """Return the floor of the cheapest equal graph that a short search finds, as the region's own."""
-        self.floor_us = min(self.floor_us, cheapest_us(self.region, self.target, _LOOKING_S))
-        self.blank = replace(self.blank, floor_us=self.floor_us or None)
-        return self.floor_us
+        return self._lowered_to(min(self.floor_us, cheapest_us(self.region, self.target, _LOOKING_S)))
 
-    def _lower_floor(self, seen_us: float) -> None:
-        """Measure the device again: its rates are of a moment when it was busy. Else no floor is believed."""
-        self.target.renew()
-        floor = self.target.floor_us(self.region.goal) or 0.0
-        self.floor_us = floor if floor <= seen_us else 0.0
-        self.blank = replace(self.blank, floor_us=self.floor_us or None)
+    def _lowered_to(self, floor_us: float) -> float:
+        self.floor_us = floor_us
+        self.blank = replace(self.blank, floor_us=floor_us or None)
+        return floor_us
 
     def _best(self, search: bool) -> Decision:
         """Return the better of our kernels and PyTorch's own operators, if it beats Inductor's code.
@@ -277,7 +275,7 @@ class RegionRace:
         if made.taken:
             self.found = made
         ours = self.found if self.found is not None and self.found.taken else None
-        other = self._by_operators()
+        other = self._by_operators(search)
         if ours is not None:
             faster = other.taken and (other.after_us or inf) * WIN < (ours.after_us or 0.0)
             return other if faster else ours
@@ -285,12 +283,13 @@ class RegionRace:
             return other if other.taken or not made.why else replace(made, open=made.open or other.open)
         return made
 
-    def _by_operators(self) -> Decision:
+    def _by_operators(self, search: bool) -> Decision:
         """Race PyTorch's own operators with Inductor's code, once, where they may be faster."""
-        rival, known = self.rival, self.blank
+        rival, known, win = self.rival, self.blank, min(WIN, _OPERATORS_WIN)
         assert rival is not None
-        promising = self.fused or (rival.has_made(INDUCTOR) and rival.most_us * WIN < self.before_us)
-        late = not rival.has_made(INDUCTOR) and self.deadline - time.monotonic() < COMPILING_S
+        timed, hoped = rival.has_made(INDUCTOR), search and slides(self.region)
+        promising = self.fused or (rival.most_us * win < self.before_us if timed else hoped)
+        late = not timed and self.deadline - time.monotonic() < COMPILING_S
         if self.operators_raced or not promising or late:
             return known
         self.operators_raced = True
@@ -303,7 +302,7 @@ class RegionRace:
             return known
         if self.options.verify and not self.inputs.compared(ours, rival.copies[0]).ok:
             return known
-        found = self._judged(known, self._race(ours, INDUCTOR), plan, self.call_us)
+        found = self._judged(known, self._race(ours, INDUCTOR, win), plan, self.call_us, win)
         if found.taken and (why := slower_elsewhere(self.inputs, ours, self.options.inductor, self.deadline)):
             return replace(found, taken=False, plan=None, why=why)
         self.operators_raced = not found.open  # a quieter moment may tell
@@ -404,7 +403,7 @@ class RegionRace:
         known = replace(known, before_is_least=False)
         return self._no_gain(self.before_us) or self._judged(known, raced, plan, self.call_us)
 
-    def _race(self, ours: Function, other: Rival) -> HeadToHead:
+    def _race(self, ours: Function, other: Rival, win: float = 0.0) -> HeadToHead:
         """Race ours against a rival, and for longer where chance may have decided."""
         rival = self.rival
         assert rival is not None
@@ -412,18 +411,20 @@ class RegionRace:
         if other is EAGER:
             return rival.against(ours, other, seconds=seconds, level=even())
         most = min(_LONGER * _RACE_S, self.deadline - time.monotonic())
-        return rival.against(ours, other, seconds=seconds, most_seconds=most, level=WIN)
+        return rival.against(ours, other, seconds=seconds, most_seconds=most, level=win or WIN)
 
-    def _judged(self, known: Decision, raced: HeadToHead, plan: str, call_us: float = 0.0) -> Decision:
+    def _judged(
+        self, known: Decision, raced: HeadToHead, plan: str, call_us: float = 0.0, win: float = 0.0
+    ) -> Decision:
         """Return the decision after a race, of whose rival a call takes so long beside its work."""
-        times = raced.measurements
+        win, times = win or WIN, raced.measurements
         self.before_us = times["inductor"].median_us
-        known = replace(known, before_us=times["inductor"].median_us, after_us=times["superopt"].median_us)
+        known = replace(known, before_us=self.before_us, after_us=times["superopt"].median_us)
         speed = raced.speed_of("superopt") * (1 - min(call_us / self.before_us, 1.0))
         told = f"{'at least ' if known.before_is_least else ''}{speed:.2f} times Inductor's speed"
-        if speed < WIN:
-            return replace(known, why=f"{told}, {WIN} is needed")
-        if WIN and not raced.sure:  # a quieter moment may tell; any kernels are wanted where WIN is 0
+        if speed < win:
+            return replace(known, why=f"{told}, {win} is needed")
+        if win and not raced.sure:  # a quieter moment may tell; any kernels are wanted where WIN is 0
             return replace(known, why=f"{told}, but ahead in {raced.share:.0%} of the rounds only", open=True)
         return replace(known, taken=True, plan=plan, why=told)
 
