@@ -4,12 +4,15 @@ import argparse
 import math
 import os
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
 from superopt.errors import InputError, SuperoptError
 
 __all__ = ["Parser", "above_zero", "check_names", "check_out", "from_one", "from_zero", "listed"]
+
+_SHOWN, _CLOSE = 100, 5  # names that an error lists at most, and how many of a longer list
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,7 +75,15 @@ def check_out(place: Path | None, *, resume: bool = False) -> None:
 def check_names(option: str, given: Sequence[str], known: Sequence[str]) -> None:
     """Raise InputError for a name that is not known."""
     if unknown := [name for name in given if name not in known]:
-        raise InputError(f"{option} has no {unknown[0]!r}; there are {', '.join(known)}")
+        raise InputError(f"{option} has no {unknown[0]!r}; there are {_named(unknown[0], known)}")
+
+
+def _named(unknown: str, known: Sequence[str]) -> str:
+    """Return all names, or of many those that may be meant."""
+    if len(known) <= _SHOWN:
+        return ", ".join(known)
+    close = get_close_matches(unknown, known, _CLOSE) or known[:_CLOSE]
+    return f"{', '.join(close)} and {len(known) - len(close)} more"
 
 
 def listed(text: str) -> list[str]:

@@ -14,6 +14,7 @@ from superopt.bench.graphs.folder import drawn, graphs_of, read_tensors
 from superopt.bench.graphs.launch import launched
 from superopt.bench.graphs.measure import _judged
 from superopt.bench.graphs.request import Request
+from superopt.bench.harness.command import check_names
 from superopt.errors import InputError
 
 META = """
@@ -95,6 +96,16 @@ def test_what_is_tuned_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "give --seconds as well" in capsys.readouterr().err
 
 
+def test_of_many_graphs_an_error_names_those_that_may_be_meant() -> None:
+    many = [f"timm/net_{i}" for i in range(2000)]
+    with pytest.raises(InputError, match="timm/net_77, ") as told:
+        check_names("--only", ["timm/net77"], many)
+    assert "and 1995 more" in str(told.value)
+    assert len(str(told.value)) < 200
+    with pytest.raises(InputError, match=r"there are a, b$"):
+        check_names("--only", ["c"], ["a", "b"])
+
+
 @pytest.mark.slow
 def test_a_graph_is_timed_again_once_its_queue_is_worked_off(tmp_path: Path) -> None:
     graph(tmp_path, "a/b")
@@ -104,6 +115,8 @@ def test_a_graph_is_timed_again_once_its_queue_is_worked_off(tmp_path: Path) -> 
     )
     [found] = json.loads(out.read_text())["cases"].values()
     assert found["tuned"]["ratio"] > 0
+    assert found["control"] > 0
+    assert "again" not in found["measured"]
     assert found["tuned"]["taken"] <= found["regions"]
 
 
