@@ -1,6 +1,7 @@
 """Modules: random ones with gradients, whose steps superopt splits, against eager PyTorch and float64.
 
     python -m bench.models --modules 500
+    python -m bench.models --modules 500 --json OUT --resume --minutes 4     in parts
 
 A step is compiled as far as superopt changes it: what its forward and its backward pass compute and keep.
 Both are then run operator by operator, so that 500 modules take minutes. A result is wrong where its error
@@ -11,9 +12,7 @@ import argparse
 import os
 import random
 import tempfile
-from collections import Counter
 from collections.abc import Callable
-from math import inf
 from typing import Any
 
 import torch
@@ -21,12 +20,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["RandomModule", "compiled", "force_changes", "judge", "measure_modules"]
+from superopt.bench.harness.command import check_out
+from superopt.bench.harness.results import Results, begin, machine, resumed
+from superopt.errors import InputError
+
+__all__ = ["RandomModule", "compiled", "judge", "measure_modules"]
 
 _SETTINGS: tuple[str | int, ...] = ("fast", "balanced", 1)
 _FACTOR, _SMALL = 8.0, {torch.float32: 4e-6, torch.bfloat16: 4e-2}
-_LEAST_BYTES = 1 << 10  # of values that are worth turns, and of what is worth a choice
-_RACE_S = 0.01
+_TOGETHER = 20  # modules of a record
 
 Layer = Callable[[Tensor], Tensor]
 
@@ -202,35 +204,55 @@ def _double(seed: int, x: Tensor, y: Tensor) -> list[Tensor]:
     return _step(module, module, x.double(), y, half=False)
 
 
-def force_changes() -> None:
-    """Let small modules be changed wherever that is possible, whatever a race says, in this process."""
-    from superopt.backend.joint import joint_pass, judged, partition
-    from superopt.backend.joint.turns import choice, run, stages
-
-    plain: Callable[..., Any] = lambda graph, *given: graph  # noqa: E731
-    vars(partition).update(_LEAST_BYTES=_LEAST_BYTES)
-    vars(joint_pass).update(_LEAST_BYTES=_LEAST_BYTES, _FEWER_BYTES=_LEAST_BYTES)
-    vars(judged).update(_RACE_S=_RACE_S, _MOST_RACE_S=_RACE_S, compiled_by_inductor=plain)
-    vars(run).update(compiled_by_inductor=plain)
-    vars(stages).update(_LEAST_FLOPS=1)
-    vars(choice).update(_TURN_BYTES=_LEAST_BYTES, _MORE=(1,), _SLACK=dict.fromkeys(choice.LEAST_SPEED, inf))
-    choice.LEAST_SPEED.update(dict.fromkeys(choice.LEAST_SPEED, 0.0))
-
-
 def measure_modules(options: argparse.Namespace) -> int:
     """Judge so many modules in each memory setting; return the exit code."""
-    wrong, taken, turned = [], Counter[str](), Counter[str]()
+    from superopt.backend.joint.limits import small
+
+    check_out(options.json, resume=options.resume)
+    cases = {
+        f"{memory}:{first}": (memory, range(first, min(first + _TOGETHER, options.modules)))
+        for first in range(0, options.modules, _TOGETHER)
+        for memory in _SETTINGS
+    }
+    about = machine() | {"threads": torch.get_num_threads()}
+    results = Results(list(cases), options.json, begin("modules", {"together": _TOGETHER}, about, {}))
+    kept = resumed(options.json, resume=options.resume)
+    if kept["cases"] and any(kept[part] != results.document[part] for part in ("suite", "settings")):
+        raise InputError(f"{options.json} was made with other options")
+    # A block that was cut short by a smaller number of modules is judged again.
+    whole = {text: len(seeds) for text, (_, seeds) in cases.items()}
+    results.records.update(
+        {text: one for text, one in kept["cases"].items() if one["judged"] == whole.get(text)}
+    )
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SUPEROPT_CACHE_DIR"] = folder
-        force_changes()
-        for memory in _SETTINGS:
-            for seed in range(options.modules):
-                changes, fault = judge(seed, memory, half=seed % 4 == 3)
-                taken[str(memory)] += bool(changes)
-                turned[str(memory)] += any("in turns" in one for one in changes)
-                if fault:
-                    wrong.append(fault)
+        with small(fused=False):
+            for text in results.left(options.minutes):
+                results.keep(text, _judged(*cases[text]))
+                for fault in results.records[text]["wrong"]:
                     print(fault, flush=True)
-    counts = ", ".join(f"{name}: {count} changed, {turned[name]} in turns" for name, count in taken.items())
-    print(f"{options.modules} random modules in each setting ({counts}); {len(wrong)} wrong")
-    return 1 if wrong else 0
+    return _told(results, options.modules)
+
+
+def _judged(memory: str | int, seeds: range) -> dict[str, Any]:
+    """Return how many modules were judged, changed, and computed in turns, and what was wrong."""
+    made = [judge(seed, memory, half=seed % 4 == 3) for seed in seeds]
+    turned = sum(any("in turns" in one for one in changes) for changes, _ in made)
+    counts = {"judged": len(made), "changed": sum(bool(changes) for changes, _ in made), "turned": turned}
+    return {**counts, "wrong": [fault for _, fault in made if fault]}
+
+
+def _told(results: Results, modules: int) -> int:
+    wrong, short = 0, False
+    for memory in _SETTINGS:
+        records = [one for text, one in results.records.items() if text.split(":")[0] == str(memory)]
+        judged, changed, turned = (
+            sum(one[name] for one in records) for name in ("judged", "changed", "turned")
+        )
+        faults = sum(len(one["wrong"]) for one in records)
+        changes = f"{changed} changed, {turned} in turns, {faults} wrong"
+        print(f"{memory}: {judged} of {modules} random modules, {changes}")
+        wrong, short = wrong + faults, short or judged < modules
+    if short:
+        print("the minutes are over; --resume goes on")
+    return 1 if wrong or short else 0

@@ -10,9 +10,12 @@ import torch
 from superopt.bench.models import case, command
 from superopt.bench.models.case import Case, child
 from superopt.bench.models.int8 import with_int8_weights, with_whole_weights
+from superopt.bench.models.memory import Peaks, peaks_of
 from superopt.bench.models.peers import PEERS, peers_of
 from superopt.errors import InputError
 from superopt.funnel import warm_up
+
+A, B, C = 1, 2, 3  # addresses
 
 
 def options(**changed: Any) -> argparse.Namespace:
@@ -226,3 +229,29 @@ def test_peers_are_told_beside_the_step_that_they_raced() -> None:
     }
     assert "openvino 1.2, superopt tuned 1.0" in command._line("bert", record)
     assert "all, tuned: 1.250 times openvino, ahead in 1 of 1" in command._means({"bert": record})
+
+
+@pytest.mark.parametrize(
+    ("changes", "whole", "passing"),
+    [
+        ([], 0, 0),
+        ([(A, 8), (B, 4), (A, -8), (C, 2)], 12, 8),
+        ([(A, 8), (A, -8), (A, 4), (B, 6), (B, -6)], 10, 8),  # memory that is used again
+        ([(A, -8), (B, 4)], 0, 0),  # what was there before
+    ],
+)
+def test_peaks_of_changes(changes: list[tuple[int, int]], whole: int, passing: int) -> None:
+    assert Peaks.of(changes) == Peaks(whole, passing)
+
+
+def test_what_a_step_leaves_is_no_activation() -> None:
+    kept: list[torch.Tensor] = []
+
+    def step() -> None:
+        passing = torch.ones(1 << 20)
+        kept.append(torch.ones(1 << 18))
+        del passing
+        torch.ones(1 << 19)
+
+    found = peaks_of(step, kept.clear)
+    assert (found.whole, found.passing) == (5 << 20, 4 << 20)

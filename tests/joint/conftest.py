@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterator
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,7 @@ import torch
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.graphpass import RegionPass
-from superopt.backend.joint import joint_pass, judged, partition
-from superopt.backend.joint.turns import choice, run, stages
+from superopt.backend.joint.limits import small
 from superopt.codegen.cpp import compile as cpp_compile
 
 from .steps import WORDS
@@ -38,22 +36,13 @@ def noted(
     monkeypatch.setattr(cpp_compile, "_folder", lambda: kernels_folder)
     monkeypatch.setattr(Ledger, "note", noting)
     monkeypatch.setattr(RegionPass, "_run", lambda *given: None)
-    monkeypatch.setattr(joint_pass, "_LEAST_BYTES", 1 << 12)
-    monkeypatch.setattr(choice, "_TURN_BYTES", 4 * WORDS * 10)
-    monkeypatch.setattr(choice, "_MORE", (1,))
-    monkeypatch.setattr(partition, "_LEAST_S", inf)  # the step is not raced as a whole
-    monkeypatch.setattr(stages, "_LEAST_FLOPS", 1)
-    monkeypatch.setattr(judged, "_RACE_S", 0.05)
-    monkeypatch.setattr(judged, "_MOST_RACE_S", 0.05)
-    for memory in choice.LEAST_SPEED:
-        monkeypatch.setitem(choice.LEAST_SPEED, memory, 0.0)
-    monkeypatch.setitem(choice._SLACK, "balanced", 1e9)
-    if request.node.get_closest_marker("slow") is None:  # turns by PyTorch's operators, for speed
-        for module in (run, judged):
-            monkeypatch.setattr(module, "compiled_by_inductor", lambda graph, *given: graph)
     torch._dynamo.reset()
+    # Turns are made of PyTorch's operators in the quick tests.
+    fused = request.node.get_closest_marker("slow") is not None
+    told = {"value_bytes": 1 << 12, "turn_bytes": 4 * WORDS * 10, "fused": fused}
     # Each test compiles its graph.
     with (
+        small(**told),
         torch._inductor.config.patch(fx_graph_cache=False),
         torch._functorch.config.patch(enable_autograd_cache=False),
     ):

@@ -1,7 +1,7 @@
 """Kept: the least bytes for the time, no value that differs when it is made again, and eager's gradients."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain, combinations
 from math import inf
 from pathlib import Path
@@ -16,10 +16,10 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass
-from superopt.backend.joint import partition
 from superopt.backend.joint.flow import Network
 from superopt.backend.joint.joint_pass import JointPass
 from superopt.backend.joint.kept import Choices, Kept, Passes
+from superopt.backend.joint.limits import changed
 from superopt.backend.joint.partition import Partitioner
 from superopt.backend.joint.step import saved_names
 from superopt.backend.options import read_options
@@ -63,9 +63,10 @@ class Seen:
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(partition, "_LEAST_BYTES", 1)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    with changed(kept_bytes=1):
+        yield
 
 
 def attention(x: Tensor, w: Tensor) -> Tensor:
@@ -128,7 +129,7 @@ def test_probabilities_are_made_again() -> None:
     assert max(seen.sizes(), default=0) < tokens * tokens
     [decision] = seen.ledger.decisions
     assert decision.taken
-    assert "MB are kept in place of" in decision.why
+    assert "MB are held in place of" in decision.why
 
 
 def test_a_number_of_bytes() -> None:

@@ -1,14 +1,14 @@
 """Passes: attention by hand in turns, in the forward and in the backward pass, has eager's gradients."""
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 from torch._inductor.decomposition import select_decomp_table
 
-from superopt.backend.joint import joint_pass, judged, partition
-from superopt.backend.joint.turns import choice, run, stages
+from superopt.backend.joint.limits import small
 
 from .test_kept import Loss, Seen
 
@@ -17,18 +17,11 @@ LARGE = 4 * HEADS * TOKENS * TOKENS
 
 
 @pytest.fixture(autouse=True)
-def turns(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def turns(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Iterator[None]:
     """Take turns whatever a race says, of operators that run one by one."""
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(partition, "_LEAST_BYTES", 1)
-    monkeypatch.setattr(joint_pass, "_FEWER_BYTES", LARGE - 1)
-    monkeypatch.setattr(stages, "_LEAST_FLOPS", 1)
-    for name in ("_RACE_S", "_MOST_RACE_S"):
-        monkeypatch.setattr(judged, name, 0.02)
-    for module in (run, judged):
-        monkeypatch.setattr(module, "compiled_by_inductor", lambda graph, *given: graph)
-    for memory in choice.LEAST_SPEED:
-        monkeypatch.setitem(choice.LEAST_SPEED, memory, 0.0)
+    with small(kept_bytes=1, fewer_bytes=LARGE - 1, fused=False):
+        yield
 
 
 def attention(x: Tensor, w: Tensor, *, causal: bool = False) -> Tensor:

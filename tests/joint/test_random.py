@@ -13,6 +13,7 @@ from torch import Tensor
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.joint.joint_pass import JointPass
+from superopt.backend.joint.limits import changed
 from superopt.backend.options import read_options
 
 from .steps import WIDTH, WORDS
@@ -128,12 +129,8 @@ def judge(seed: int, memory: str | int, noted: list[Decision]) -> tuple[bool, st
 
 
 @pytest.mark.parametrize("memory", ["fast", "balanced", 9000])
-def test_random_losses(memory: str | int, noted: list[Decision], monkeypatch: pytest.MonkeyPatch) -> None:
-    from superopt.backend.joint import judged
-    from superopt.backend.joint.turns import run
-
-    for module in (run, judged):
-        monkeypatch.setattr(module, "compiled_by_inductor", lambda graph, *given: graph)
-    judged = list(map(partial(judge, memory=memory, noted=noted), range(CASES)))
+def test_random_losses(memory: str | int, noted: list[Decision]) -> None:
+    with changed(fused=False):
+        judged = list(map(partial(judge, memory=memory, noted=noted), range(CASES)))
     assert [wrong for _, wrong in judged if wrong] == []
     assert sum(taken for taken, _ in judged) >= LEAST_TAKEN * CASES

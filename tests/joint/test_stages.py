@@ -1,12 +1,13 @@
 """Stages: turns whose products libraries make, in shared memory, compute what the graph does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
-from superopt.backend.joint.turns import choice, run, stages
+from superopt.backend.joint.limits import changed
+from superopt.backend.joint.turns import choice
 from superopt.backend.joint.turns.run import TiledKernel
 from superopt.backend.joint.turns.stages import Multiply
 from superopt.backend.joint.turns.tiles import Tiles
@@ -21,10 +22,10 @@ Function = Callable[..., object]
 
 
 @pytest.fixture(autouse=True)
-def everything_is_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+def everything_is_a_product() -> Iterator[None]:
     """Count small products as large ones; what lies between runs operator by operator."""
-    monkeypatch.setattr(stages, "_LEAST_FLOPS", 1)
-    monkeypatch.setattr(run, "compiled_by_inductor", lambda graph, *given: graph)
+    with changed(product_flops=1, fused=False):
+        yield
 
 
 def chained(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
 """Found: a part of a graph as algebra that is computed in turns, and its call in place of its operators."""
 
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from superopt.backend.joint.piece import is_tangent, piece_around
+from superopt.backend.joint.turns.choice import Turns
 from superopt.backend.joint.turns.factored import factored
 from superopt.backend.joint.turns.integers import holds_integers
 from superopt.backend.joint.turns.tiles import Tiles
@@ -42,21 +43,32 @@ class Found:
     tangent: fx.Node | None = None
     scaled: frozenset[str] = frozenset()
     share: float = 1.0  # of the operations of the graph
+    turns: tuple[Turns, ...] = ()  # in which it may be computed, the first where nothing else says
 
     def with_tiles(self, tiles: Tiles, target: str) -> "Found":
         """Return the part in other turns."""
         return replace(self, plan=RegionPlan.of_operators(self.plan.goal, target, tiles), tiles=tiles)
+
+    def in_turns(self, turns: tuple[Turns, ...], target: str) -> "Found":
+        """Return the part in the first of some turns, for another to be chosen later."""
+        return replace(self.with_tiles(turns[0].tiles, target), turns=turns)
 
     def given(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the inputs of the part in the order of the plan."""
         known = dict(zip(self.subgraph.inputs, tensors, strict=True))
         return [known[self.inputs[name]] for name in self.plan.inputs]
 
-    def scale(self, name: str, made: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    def scale(
+        self,
+        name: str,
+        made: Tensor,
+        tensors: Sequence[Tensor],
+        by: Callable[[Tensor, Tensor], Tensor] = torch.mul,
+    ) -> Tensor:
         """Return a result as the backward pass then scales it, for these inputs."""
         if self.tangent is None or name not in self.scaled:
             return made
-        return made * tensors[self.subgraph.inputs.index(self.tangent)]
+        return by(made, tensors[self.subgraph.inputs.index(self.tangent)])
 
 
 def found_around(

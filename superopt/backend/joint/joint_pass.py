@@ -8,6 +8,7 @@ pass multiplies them by what it really counts.
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,22 +19,40 @@ from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.joint.found import Found, found_around, put_in
 from superopt.backend.joint.judged import decided
+from superopt.backend.joint.limits import limits
 from superopt.backend.joint.piece import gate_of, is_tangent, large_bytes, large_groups
+from superopt.backend.joint.turns.choice import Turns
+from superopt.backend.region_plan import REGION, kept_plan
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.rivals.aten import value_of
 from superopt.targets import Target, pick_target
 
-__all__ = ["JOINT", "JointPass", "turns_in_pass"]
+__all__ = ["JOINT", "JointPass", "Turned", "turns_in_pass"]
 
 JOINT = "joint graph"
 """The title under which decisions are listed."""
 
 log = logging.getLogger("superopt")
 
-_LEAST_BYTES = 8 << 20  # of a value that is worth turns
 _LEAST_S = 20.0  # seconds of a budget, below which parts of one pass are not raced for their speed
-_FEWER_BYTES = 2 << 20  # of a value of one pass that is worth turns where less memory is asked for
 _MOST_PARTS, _MOST_NODES = 3, 60  # of one pass: different parts, and large values of each
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """A graph as it was before a part was replaced, and the part, whose turns may still be chosen."""
+
+    without: fx.Graph
+    found: Found
+    target: str
+
+    def choose(self, graph: fx.Graph, turns: Turns) -> None:
+        """Let the graph in which the part is replaced compute it in other turns."""
+        texts = {kept_plan(self.found.with_tiles(one.tiles, self.target).plan) for one in self.found.turns}
+        text = kept_plan(self.found.with_tiles(turns.tiles, self.target).plan)
+        for node in graph.find_nodes(op="call_function", target=REGION):
+            if node.args[0] in texts:
+                node.args = (text, *node.args[1:])
 
 
 class JointPass(CustomGraphPass):
@@ -42,7 +61,7 @@ class JointPass(CustomGraphPass):
     def __init__(self, ledger: Ledger, regions: RegionPass, before: Sequence[Any] = ()) -> None:
         self.ledger, self.regions = ledger, regions
         self.before = tuple(one for one in before if not isinstance(one, JointPass))
-        self._without: fx.Graph | None = None
+        self._turned: Turned | None = None
 
     def uuid(self) -> Any:
         """Return what the pass depends on, or None where no graph may come from a cache."""
@@ -54,7 +73,7 @@ class JointPass(CustomGraphPass):
         """Run the user's passes, and replace a part; a fault of ours leaves the graph as it is."""
         for one in self.before:
             one(graph)
-        self._without = None
+        self._turned = None
         try:
             self._run(graph)
         except SuperoptError as error:
@@ -68,7 +87,8 @@ class JointPass(CustomGraphPass):
         stable_topological_sort(graph)  # Inductor's passes before this one leave nodes in any order
         # Where less memory is asked for, what is larger than that is worth turns beside larger weights, too.
         fast = self.ledger.options.memory == "fast"
-        limit_bytes = large_bytes(graph, _LEAST_BYTES) if fast else _LEAST_BYTES
+        least_bytes = limits().value_bytes
+        limit_bytes = large_bytes(graph, least_bytes) if fast else least_bytes
         if torch._inductor.config.cpp_wrapper:  # it makes wrong code of a call of a plan
             return
         groups = large_groups(graph, limit_bytes)
@@ -92,12 +112,12 @@ class JointPass(CustomGraphPass):
             output = without.output(without.graph_copy(graph, {}))
             output.meta = dict(graph.find_nodes(op="output")[0].meta)
             put_in(graph, found)
-            self._without = without
+            self._turned = Turned(without, found, target.name)
 
-    def take_without(self) -> fx.Graph | None:
-        """Return the latest graph as it was before a part was replaced, once; None where none was."""
-        without, self._without = self._without, None
-        return without
+    def take_turned(self) -> Turned | None:
+        """Return what the latest graph was before a part was replaced, once; None where none was."""
+        turned, self._turned = self._turned, None
+        return turned
 
 
 def turns_in_pass(graph: fx.Graph, ledger: Ledger, title: str) -> int:
@@ -108,7 +128,8 @@ def turns_in_pass(graph: fx.Graph, ledger: Ledger, title: str) -> int:
     fast = ledger.options.memory == "fast"
     if torch._inductor.config.cpp_wrapper or (fast and (ledger.options.budget_s or 0.0) < _LEAST_S):
         return 0
-    limit_bytes, target, replaced = _LEAST_BYTES if fast else _FEWER_BYTES, pick_target("cpu"), 0
+    limit_bytes = limits().value_bytes if fast else limits().fewer_bytes
+    target, replaced = pick_target("cpu"), 0
     raced = set[str]()
     for group in large_groups(graph, limit_bytes):
         there = set(graph.nodes).issuperset(group)  # masks may have gone with a part that was replaced

@@ -1,20 +1,22 @@
 """Judged: whether a part of a graph is computed in turns: where that is accurate, and fast by the clock."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.joint.found import APART, Found
-from superopt.backend.joint.turns.choice import chosen, least_speed
+from superopt.backend.joint.limits import limits
+from superopt.backend.joint.scaled import scaled
+from superopt.backend.joint.turns.choice import Turns, chosen, least_speed
 from superopt.backend.joint.turns.run import TiledKernel
-from superopt.backend.joint.turns.tiles import Tiles
 from superopt.backend.joint.turns.tiling import largest_bytes, tiled, with_undefined
-from superopt.backend.options import BackendOptions, Memory
+from superopt.backend.options import Memory
 from superopt.backend.region_plan import REGION, kept_plan
 from superopt.cache import Cache, Record, key_of, program_text, versions
 from superopt.candidates.sizes import resized
@@ -29,9 +31,9 @@ from superopt.verify.floats.report import FloatReport
 __all__ = ["decided"]
 
 _LEAST_S = 3.0  # seconds of a budget that was told, below which no race begins
+_FORM = 2  # of what is kept of a decision
 _SCALES = 1, 4096  # by which random numbers are multiplied, to see what overflows
 _MANY_ROWS = 128  # of a turn, of which comparing two takes long
-_RACE_S, _MOST_RACE_S = 1.0, 6.0
 _LONG_S, _ROUNDS = 0.5, 3  # a call that takes so long is timed so often
 
 
@@ -47,73 +49,99 @@ def decided(found: Found, ledger: Ledger, target: Target) -> tuple[Decision, Fou
         "memory": memory,
         "least": round(least_speed(memory, found.share), 4),
     }
-    options = {"backend": "joint", **told, "results": list(found.names)}
+    options = {"backend": "joint", "form": _FORM, **told, "results": list(found.names)}
     parts = {**versions(), **target.key_parts()}
     key = key_of("plan", program=program_text(goal), options=options, **parts)
     record = Cache.open().get(key) if ledger.options.cache else None
     if record is not None and isinstance(record.data.get("taken"), bool):
         why, verdict = (str(record.data.get(name, "")) for name in ("why", "verdict"))
-        found = found.with_tiles(Tiles.read(goal, record.data.get("tiles")), target.name)
-        taken = record.data["taken"]
+        turns = tuple(Turns.read(goal, one) for one in record.data.get("turns", ()))
+        if turns:
+            found = found.in_turns(turns, target.name)
+        taken = record.data["taken"] and bool(turns)
         return replace(blank, taken=taken, why=why, verdict=verdict, recalled=True), found
     if ledger.options.budget_s is not None and ledger.left_s < _LEAST_S:
         return replace(blank, why="no time to race it in turns", open=True), found
     with ledger.spending():
-        made, found = alone(lambda: _judged(blank, found, target, ledger.options))
+        made, found = alone(lambda: _judged(blank, found, target, ledger))
     if ledger.options.cache:
         kept = {"taken": made.taken, "why": made.why, "verdict": made.verdict}
-        Cache.open().put(key, Record({**kept, "tiles": found.tiles.to_json()}, made.operators))
+        turns = found.turns if made.taken else ()
+        Cache.open().put(key, Record({**kept, "turns": [one.to_json() for one in turns]}, made.operators))
     return made, found
 
 
-def _judged(blank: Decision, found: Found, target: Target, options: BackendOptions) -> tuple[Decision, Found]:
-    """Decide for the first turns that are accurate, and fast enough beside Inductor's code of the part."""
+def _judged(blank: Decision, found: Found, target: Target, ledger: Ledger) -> tuple[Decision, Found]:
+    """Decide for all turns that are accurate, and fast enough beside Inductor's code of the part."""
+    begun, options = time.monotonic(), ledger.options
     inputs = _drawn(found.subgraph.example())
     given = dict(zip(found.plan.inputs, found.given(inputs), strict=True))
-    inductor: Callable[..., Sequence[Tensor]] | None = None
-    made = blank
+    inductor: _Inductor | None = None
+    made, turns, each = list[Decision](), list[Turns](), 0.0
     for tiles in chosen(found.ways, given, options.memory):
+        start = time.monotonic()
+        if made and options.budget_s is not None and start - begun + each > ledger.left_s:
+            break
         found = found.with_tiles(tiles, target.name)
         report = _compared(found)
-        made = replace(blank, verdict=str(report), why="not as accurate as PyTorch in turns")
+        decision = replace(blank, verdict=str(report), why="not as accurate as PyTorch in turns")
         if report.ok:
-            inductor = inductor or compiled_by_inductor(found.subgraph.module, inputs, options.inductor)
-            made = _raced(made, found, inductor, inputs, target, options.memory)
-        if made.taken:
-            break
-    return made, found
+            inductor = inductor or _Inductor(found, inputs, options.inductor)
+            decision, speed = _raced(decision, found, inductor, target, options.memory)
+            if decision.taken:
+                turns.append(Turns(tiles, tiles.kernel.shared_bytes(tiles.rows), speed))
+        made.append(decision)
+        each = time.monotonic() - start
+    if not turns:
+        return (made[-1] if made else replace(blank, why="no turns spare memory")), found
+    several = [one for one in made if one.taken]
+    if isinstance(options.memory, int):  # all are small enough, so the fastest comes first
+        several, turns = several[::-1], turns[::-1]
+    return several[0], found.in_turns(tuple(turns), target.name)
+
+
+class _Inductor:
+    """Inductor's code of a part, with random inputs, and what it makes of them at each scale."""
+
+    def __init__(self, found: Found, inputs: Sequence[Tensor], patches: Mapping[str, Any]) -> None:
+        self.inputs = inputs
+        module = found.subgraph.module
+        self.code = compiled_by_inductor(module, inputs, patches) if limits().fused else module
+        self.made = {scale: self.code(*self.scaled(scale)) for scale in _SCALES}
+        start = time.perf_counter()
+        self.code(*inputs)
+        self.is_long = time.perf_counter() - start > _LONG_S
+
+    def scaled(self, scale: int) -> list[Tensor]:
+        """Return the inputs times a number."""
+        return [one * scale if one.dtype.is_floating_point and one.dim() else one for one in self.inputs]
 
 
 def _raced(
-    blank: Decision,
-    found: Found,
-    inductor: Callable[..., Sequence[Tensor]],
-    inputs: Sequence[Tensor],
-    target: Target,
-    memory: Memory,
-) -> Decision:
-    """Decide for turns that agree with Inductor's code of the whole part, and are fast enough beside it."""
-    text, given = kept_plan(found.plan), found.given(inputs)
-    if not _agrees(found, text, inductor, inputs):
-        return replace(
-            blank, why="in turns it differs from Inductor's code, or overflows where that does not"
-        )
+    blank: Decision, found: Found, inductor: _Inductor, target: Target, memory: Memory
+) -> tuple[Decision, float]:
+    """Decide for turns that agree with Inductor's code, and are fast enough beside it; return their speed."""
+    text, inputs = kept_plan(found.plan), list(inductor.inputs)
+    if found.tangent is not None:  # most losses count once
+        at = found.subgraph.inputs.index(found.tangent)
+        inputs[at] = torch.ones_like(inputs[at])
+    given = found.given(inputs)
+    if not _agrees(found, text, inductor):
+        why = "in turns it differs from Inductor's code, or overflows where that does not"
+        return replace(blank, why=why), 0.0
 
     def turns() -> list[Tensor]:  # with what the backward pass then does
         made = zip(found.plan.outputs, REGION(text, given), strict=True)
-        return [found.scale(name, one, inputs) for name, one in made]
+        return [found.scale(name, one, inputs, scaled) for name, one in made]
 
-    start = time.perf_counter()
-    inductor(*inputs)
-    long = time.perf_counter() - start > _LONG_S
     raced = confirm(
-        {"turns": turns, "whole": lambda: inductor(*inputs)},
+        {"turns": turns, "whole": lambda: inductor.code(*inputs)},
         "turns",
         "whole",
         [()],
-        seconds=_RACE_S,
-        most_seconds=0.0 if long else _MOST_RACE_S,
-        times=partial(target.times, least_rounds=_ROUNDS) if long else target.times,
+        seconds=limits().race_s,
+        most_seconds=0.0 if inductor.is_long else limits().most_race_s,
+        times=partial(target.times, least_rounds=_ROUNDS) if inductor.is_long else target.times,
     )
     speed = raced.speed_of("turns")
     tiles = found.tiles
@@ -123,7 +151,7 @@ def _raced(
     short = f"{turn / 2**20:.0f} MB in place of {size / 2**20:.0f}"
     why = f"in turns it has {speed:.2f} times Inductor's speed, and {short}"
     whole_us, turns_us = (raced.measurements[name].median_us for name in ("whole", "turns"))
-    return replace(blank, taken=taken, why=why, before_us=whole_us, after_us=turns_us)
+    return replace(blank, taken=taken, why=why, before_us=whole_us, after_us=turns_us), speed
 
 
 def _compared(found: Found) -> FloatReport:
@@ -159,15 +187,13 @@ def _compared(found: Found) -> FloatReport:
     return compare_floats(theirs, ours, _drawn(tuple(blank)), seed=1, distributions=("normal",))
 
 
-def _agrees(
-    found: Found, text: str, inductor: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
-) -> bool:
+def _agrees(found: Found, text: str, inductor: _Inductor) -> bool:
     """Whether turns compute what Inductor's code of the whole does, and are finite where that is."""
-    for scale in _SCALES:
-        given = [one * scale if one.dtype.is_floating_point and one.dim() else one for one in inputs]
+    for scale, theirs in inductor.made.items():
+        given = inductor.scaled(scale)
         made = dict(zip(found.plan.outputs, REGION(text, found.given(given)), strict=True))
-        for name, wanted in zip(found.names, inductor(*given), strict=True):
-            ours = found.scale(name, made[name], inputs)
+        for name, wanted in zip(found.names, theirs, strict=True):
+            ours = found.scale(name, made[name], inductor.inputs)
             if bool((wanted.isfinite() & ~ours.isfinite()).any()):
                 return False
             apart = APART[found.tiles.kernel.dtype] * wanted.abs().max()

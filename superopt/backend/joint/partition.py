@@ -1,8 +1,10 @@
 """Partition: a joint graph is split into forward and backward pass by what superopt keeps between them.
 
-With "fast" that is what PyTorch keeps. With "balanced", it is the least for which a step takes 5% more time:
-by the clock where a budget leaves time to compile the step both ways, else by what its operators are expected
-to take, with a margin. With a number of bytes, it is the fastest choice that keeps no more.
+With "fast" that is what PyTorch keeps. Where less memory is asked for, what is kept and in which turns the
+largest part is computed are chosen together: "balanced" takes the fastest choice with half the bytes that
+PyTorch keeps, or else the least for which a step takes 5% more time: by the clock where a budget leaves time
+to compile the step both ways, else by what its operators are expected to take, with a margin. With a number
+of bytes, it is the fastest choice that holds no more.
 """
 
 import hashlib
@@ -17,9 +19,13 @@ from torch import Tensor, fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.joint.joint_pass import JOINT, JointPass, turns_in_pass
+from superopt.backend.joint.joint_pass import JOINT, JointPass, Turned, turns_in_pass
 from superopt.backend.joint.kept import Choices, Kept, Passes, keep_readers_of_changed, tags, untag
+from superopt.backend.joint.limits import limits
+from superopt.backend.joint.scaled import scale_in_place
 from superopt.backend.joint.step import Split, Step, copied, inputs_of, race, saved_names, split
+from superopt.backend.joint.turns.choice import Turns
+from superopt.backend.joint.turns.tiling import largest_bytes
 from superopt.backend.options import Memory
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import kind_and_line
@@ -32,11 +38,13 @@ __all__ = ["Partitioner"]
 
 log = logging.getLogger("superopt")
 
+_FORM = 2  # of what is kept of a decision
 _MORE_TIME = 0.05  # of a step, that less memory may take
-_MARGIN, _BESIDE_TURNS = 0.5, 0.3  # the share of it that is used where only a prediction tells
+_DOUBT = 2.0  # how often the time that is expected must find room in it, where only a prediction tells
+_SHARE = 0.5  # of the bytes that PyTorch keeps, which "balanced" is to reach
+_HARDLY = 0.005  # of a step, that is hardly more time
+_ALL = 0.9  # of the operations of a step; a part with so many was timed as the step is
 _FEWER = 0.98  # the bytes, over those that PyTorch keeps, above which nothing is changed
-_LEAST_BYTES = 1 << 20  # that PyTorch keeps, below which nothing is changed
-_LEAST_S = 20.0  # seconds of a budget, below which no step is compiled to be raced
 _MOST_BYTES = 4 << 30  # of inputs, above which no others are drawn beside the model
 _LEAST_SPEED = 0.98  # of a step with turns that are to cost no time
 
@@ -59,27 +67,63 @@ class _Joint:
         theirs = choices.of({node for node in choices.passes.early if node.name in names})
         return cls(module, told, choices, theirs)
 
-    def split(self, kept: Kept | None, graph: fx.Graph | None = None) -> Split:
+    def split(self, kept: Kept | None) -> Split:
         """Return both graphs, split by a choice or by PyTorch's own; the joint graph stays as it is."""
         moved: dict[fx.Node, fx.Node] = {}
-        copy = copied(self.module, graph or self.module.graph, moved)
+        copy = copied(self.module, self.module.graph, moved)
         if kept is not None:
             kept.tag(moved)
-        return split(copy, (), self.told)
+        made = split(copy, (), self.told)
+        scale_in_place(*made, self.told["num_fwd_outputs"])
+        return made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Choice:
+    """What is kept of a joint graph, and the turns in which it computes its part, None where it has none."""
+
+    joint: _Joint
+    kept: Kept
+    turns: Turns | None = None
+    turns_s: float = 0.0  # more than without turns
+    beside: int = 0  # the bytes that the part takes beside what is kept
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that are held while the part is computed, and otherwise between the passes."""
+        return self.kept.bytes + self.beside
+
+    @property
+    def remade_s(self) -> float:
+        """The seconds that the backward pass is expected to take longer than with what PyTorch keeps."""
+        return max(self.kept.seconds - self.joint.theirs.seconds, 0.0)
+
+    @property
+    def more_s(self) -> float:
+        """The seconds that a step is expected to take longer."""
+        return self.turns_s + self.remade_s
+
+    @property
+    def tagged(self) -> Kept | None:
+        """What PyTorch is told to keep, None where that is its own choice."""
+        return None if self.kept is self.joint.theirs else self.kept
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What is kept, None for PyTorch's own choice; whether turns stay; and why."""
+    """What was chosen, None where the graph stays as it is without turns; and why."""
 
-    kept: Kept | None
-    turns: bool
+    choice: _Choice | None
     why: str
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
-        names = sorted(node.name for node in self.kept.kept) if self.kept is not None else []
-        return {"kept": names, "turns": self.turns, "why": self.why}
+        choice = self.choice
+        if choice is None:
+            return {"kept": [], "turns": None, "why": self.why}
+        names = sorted(node.name for node in choice.kept.kept) if choice.tagged is not None else []
+        turns = choice.turns.to_json() if choice.turns is not None else None
+        return {"kept": names, "turns": turns, "why": self.why}
 
 
 class Partitioner(CustomPartitionerFn):
@@ -110,6 +154,7 @@ class Partitioner(CustomPartitionerFn):
             log.warning("what a backward pass keeps is left to PyTorch: %s", kind_and_line(error))
         made = split(gm, joint_inputs, told)
         if _is_ours(gm.graph):
+            scale_in_place(*made, told["num_fwd_outputs"])
             for module, title in zip(made, ("forward pass", "backward pass"), strict=True):
                 self._turn(module, title)
         return made
@@ -126,105 +171,170 @@ class Partitioner(CustomPartitionerFn):
 
     def _choose(self, gm: fx.GraphModule, told: Mapping[str, Any]) -> None:
         """Tag the nodes of a graph."""
-        memory, without = self.ledger.options.memory, self.joint.take_without()
-        if not _is_ours(gm.graph) or (memory == "fast" and without is None):
+        memory, turned = self.ledger.options.memory, self.joint.take_turned()
+        if not _is_ours(gm.graph) or (memory == "fast" and turned is None):
             return
         target = pick_target("cpu")
         _merge_equal(gm)
-        joint = _Joint.of(gm, told, target)
-        if without is None and joint.theirs.bytes < _LEAST_BYTES:
+        base = joint = _Joint.of(gm, told, target)
+        if turned is not None:
+            keep_readers_of_changed(turned.without)
+            whole = fx.GraphModule(gm, turned.without)
+            _merge_equal(whole)
+            base = _Joint.of(whole, told, target)
+        elif joint.theirs.bytes < limits().kept_bytes:
             return
-        timed = (self.ledger.options.budget_s or 0.0) >= _LEAST_S
+        timed = (self.ledger.options.budget_s or 0.0) >= limits().step_budget_s
         key = _key(gm.graph, memory, told, target, timed=timed)
-        outcome = self._recalled(key, joint)
+        outcome = self._recalled(key, joint, base, turned)
         if outcome is None:
             with self.ledger.spending():
-                outcome = alone(lambda: self._decided(joint, without, target))
+                outcome = alone(lambda: self._decided(joint, base, turned, target))
             if self.ledger.options.cache:
                 Cache.open().put(key, Record(outcome.to_json(), "backend"))
-        self._note(joint, outcome)
-        if without is not None and not outcome.turns:
-            gm.graph = without
-        elif outcome.kept is not None:
-            outcome.kept.tag({})
+        choice = outcome.choice
+        self._note(base, outcome)
+        if turned is not None and choice is not None and choice.turns is not None:
+            turned.choose(gm.graph, choice.turns)
+        elif turned is not None:
+            gm.graph = base.module.graph
+        if choice is not None and choice.tagged is not None:
+            choice.tagged.tag({})
 
-    def _recalled(self, key: Key, joint: _Joint) -> _Outcome | None:
+    def _recalled(self, key: Key, joint: _Joint, base: _Joint, turned: Turned | None) -> _Outcome | None:
         record = Cache.open().get(key) if self.ledger.options.cache else None
         names = record.data.get("kept") if record is not None else None
         if record is None or not isinstance(names, list):
             return None
+        why, data = str(record.data.get("why")), record.data.get("turns")
+        turns = Turns.read(turned.found.plan.goal, data) if turned is not None and data is not None else None
+        if turns is None:
+            joint = base
+        if not names:
+            return _Outcome(_Choice(joint, joint.theirs, turns) if turns is not None else None, why)
         kept = joint.choices.of({node for node in joint.choices.passes.early if node.name in names})
-        return _Outcome(kept if names else None, bool(record.data.get("turns")), str(record.data.get("why")))
+        return _Outcome(_Choice(joint, kept, turns), why)
 
-    def _decided(self, joint: _Joint, without: fx.Graph | None, target: Target) -> _Outcome:
-        """Return what is kept, and whether turns stay."""
-        memory, theirs = self.ledger.options.memory, joint.theirs
+    def _decided(self, joint: _Joint, base: _Joint, turned: Turned | None, target: Target) -> _Outcome:
+        """Return what is kept, and in which turns a part is computed."""
+        memory, step_s = self.ledger.options.memory, base.choices.step_s
+        allowed = _MORE_TIME * step_s
         if memory == "fast":
-            return self._raced(joint, [None], without, target) or _Outcome(None, True, "")
-        fewer = [one for one in joint.choices.best() if one.bytes < _FEWER * theirs.bytes]
+            assert turned is not None
+            only = [_Choice(joint, joint.theirs, turned.found.turns[0])]
+            return self._raced(only, base, turned, target) or _Outcome(only[0], "")
+        choices = _choices(joint, base, turned)
+        theirs = base.theirs.bytes + _beside(base, base.theirs, turned)
         if isinstance(memory, int):
-            enough = [one for one in fewer if one.bytes <= memory]
-            least = min(fewer, key=lambda one: one.bytes, default=None)
-            found = min(enough, key=lambda one: one.seconds) if enough else least
-            return _Outcome(found if theirs.bytes > memory else None, True, f"for {memory / 2**20:.0f} MB")
-        surely_more = _MORE_TIME * (_MARGIN if without is None else _BESIDE_TURNS)
-        by_time = {
-            share: [one for one in fewer if one.seconds - theirs.seconds <= share * joint.choices.step_s]
-            for share in (_MORE_TIME, surely_more)
-        }
-        tried = [min(several, key=lambda one: one.bytes) for several in by_time.values() if several]
-        raced = self._raced(joint, [*dict.fromkeys(tried), *[None] * (without is not None)], without, target)
+            if theirs <= memory:
+                return _Outcome(None, "")
+            enough = [one for one in choices if one.bytes <= memory]
+            found = min(enough, key=_by_time) if enough else min(choices, key=lambda one: one.bytes)
+            return _Outcome(found, f"for {memory / 2**20:.0f} MB")
+        tried = _tried(choices, _SHARE * theirs, allowed, _HARDLY * step_s)
+        raced = self._raced(tried, base, turned, target)
         if raced is not None:
             return raced
-        return _Outcome(
-            tried[-1] if by_time[surely_more] else None, True, "expected to take hardly more time"
-        )
+        surely = [one for one in tried if one.turns_s + _DOUBT * one.remade_s <= allowed]
+        return _Outcome(surely[0] if surely else None, "expected to take hardly more time")
 
     def _raced(
-        self, joint: _Joint, tried: Sequence[Kept | None], without: fx.Graph | None, target: Target
+        self, tried: Sequence[_Choice], base: _Joint, turned: Turned | None, target: Target
     ) -> _Outcome | None:
         """Return the first choice that is fast enough, or PyTorch's own; None where time is short."""
         options = self.ledger.options
-        inputs = inputs_of(joint.module)
-        if (
-            not tried
-            or options.budget_s is None
-            or self.ledger.left_s < _LEAST_S
-            or bytes_of(inputs) > _MOST_BYTES
-        ):
+        timed = (options.budget_s or 0.0) >= limits().step_budget_s
+        if not tried or not timed or self.ledger.left_s < limits().step_budget_s:
+            return None
+        first = tried[0]
+        if turned is not None and turned.found.share >= _ALL and first.turns and first.tagged is None:
+            return _Outcome(first, "the part is the step")
+        inputs = inputs_of(base.module)
+        if bytes_of(inputs) > _MOST_BYTES:
             return None
         least = _LEAST_SPEED if options.memory == "fast" else 1 / (1 + _MORE_TIME)
         begun = time.monotonic()
-        base = Step.of(joint.split(None, without), inputs, options.inductor)
+        theirs = Step.of(base.split(None), inputs, options.inductor)
         each, told = time.monotonic() - begun, ""
-        for kept in tried:
+        for one in tried:
             if time.monotonic() - begun + each > self.ledger.left_s:
                 break
-            speed = race(Step.of(joint.split(kept), inputs, options.inductor), base, target)
+            if turned is not None and one.turns is not None:
+                turned.choose(one.joint.module.graph, one.turns)
+            speed = race(Step.of(one.joint.split(one.tagged), inputs, options.inductor), theirs, target)
             told = f"the step has {speed:.2f} times Inductor's speed"
             if speed >= least:
-                return _Outcome(kept, True, told)
-        return (
-            _Outcome(None, False, f"{told} with it" if told else "no time to race the step") if told else None
-        )
+                return _Outcome(one, told)
+        return _Outcome(None, f"{told} with it" if told else "no time to race the step")
 
-    def _note(self, joint: _Joint, outcome: _Outcome) -> None:
+    def _note(self, base: _Joint, outcome: _Outcome) -> None:
         """Add what was decided to the ledger."""
-        decisions = self.ledger.decisions
-        if not outcome.turns:
+        decisions, choice = self.ledger.decisions, outcome.choice
+        if choice is None or choice.turns is None:
             for at, one in enumerate(decisions):
                 if one.graph == JOINT and one.taken:
                     decisions[at] = replace(one, taken=False, why=outcome.why)
-        kept = outcome.kept
-        if kept is None:
+        if choice is None or choice.tagged is None:
             return
-        told = f"{kept.bytes / 2**20:.1f} MB are kept in place of {joint.theirs.bytes / 2**20:.1f}"
+        kept, held = choice.tagged, f"{choice.bytes / 2**20:.1f} MB are held"
+        beside = f", {choice.turns.bytes / 2**20:.1f} of them by turns," if choice.turns is not None else ""
+        told = f"{held}{beside} in place of {base.theirs.bytes / 2**20:.1f}"
         self.ledger.note(
             Decision(
                 listed(kept.again), "", True, f"{told}; {outcome.why}", flops=sum(map(flops_of, kept.again))
             ),
             JOINT,
         )
+
+
+def _choices(joint: _Joint, base: _Joint, turned: Turned | None) -> list[_Choice]:
+    """Return the choices for a graph, each of what is kept in all turns there are."""
+    base_choices = [_Choice(base, kept, beside=_beside(base, kept, turned)) for kept in _kept(base)]
+    if turned is None:
+        return base_choices
+    part_s = turned.found.share * base.choices.step_s
+    forced = limits().any_speed
+    made = [
+        _Choice(joint, kept, turns, 0.0 if forced else (1 / turns.speed - 1) * part_s, turns.bytes)
+        for turns in turned.found.turns
+        for kept in _kept(joint)
+    ]
+    return made if forced else base_choices + made
+
+
+def _kept(joint: _Joint) -> list[Kept]:
+    """Return what may be kept of a graph: what PyTorch keeps, and less."""
+    return [joint.theirs, *(one for one in joint.choices.best() if one.bytes < _FEWER * joint.theirs.bytes)]
+
+
+def _beside(joint: _Joint, kept: Kept, turned: Turned | None) -> int:
+    """Return the bytes of the largest value of a part that is computed at once, where that is not kept."""
+    largest = largest_bytes(turned.found.plan.goal) if turned is not None else 0
+    known = max((joint.choices.bytes[node] for node in kept.kept), default=0)
+    return largest if known < largest else 0
+
+
+def _by_time(choice: _Choice) -> tuple[float, int]:
+    return choice.more_s, choice.bytes
+
+
+def _tried(choices: Sequence[_Choice], bytes_: float, allowed_s: float, hardly_s: float) -> list[_Choice]:
+    """Return what to race for "balanced": what has so many bytes for the least time, then safer choices."""
+    fast = [one for one in choices if one.more_s <= allowed_s]
+    few = [one for one in fast if one.bytes <= bytes_]
+    found = list[_Choice]()
+    if few:
+        most = min(one.more_s for one in few) + hardly_s
+        found.append(min((one for one in few if one.more_s <= most), key=lambda one: one.bytes))
+        found.append(min(few, key=_by_time))
+    for share in (1.0, 1 / _DOUBT):
+        several = [one for one in fast if one.more_s <= share * allowed_s]
+        if several and not few:
+            found.append(min(several, key=lambda one: one.bytes))
+    plain = [one for one in fast if one.turns is None and one.more_s <= allowed_s / _DOUBT]
+    if plain:  # what turns cost is told by a race of the part alone
+        found.append(min(plain, key=lambda one: one.bytes))
+    return list(dict.fromkeys(one for one in found if one.turns is not None or one.tagged is not None))
 
 
 def _nothing(known: str) -> None:
@@ -265,6 +375,7 @@ def _key(graph: fx.Graph, memory: Memory, told: Mapping[str, Any], target: Targe
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     options = {
         "backend": "kept",
+        "form": _FORM,
         "graph": digest,
         "memory": memory,
         "timed": timed,

@@ -2,42 +2,68 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import Any
 
 from torch import Tensor
 
+from superopt.backend.joint.limits import limits
 from superopt.backend.joint.turns.tiles import Tiles
 from superopt.backend.joint.turns.tiling import largest_bytes
 from superopt.backend.options import Memory
 from superopt.errors import SuperoptError, first_line
+from superopt.ir import Graph
 
-__all__ = ["LEAST_SPEED", "chosen", "least_speed"]
+__all__ = ["Turns", "chosen", "least_speed"]
 
 log = logging.getLogger("superopt")
 
-LEAST_SPEED = {"fast": 1.15, "balanced": 1 / 1.035}
+_LEAST_SPEED = {"fast": 1.15, "balanced": 1 / 1.035}
 """The speed beside Inductor's from which on turns are taken: of the part, and with "balanced" of the step.
 
 The race times the part alone: a whole step took 7% more time where turns had won by 10%. With "balanced"
 what is kept may take time, too.
 """
 
-_SLACK = {"fast": 1.02, "balanced": 1.10}  # the most time of products, over the fastest, for less memory
+_SLACK = {"fast": 1.02}  # the most time of products, over the fastest, for less memory
+_MORE_SLACK = 1.15  # where less memory is asked for
 _LEAST_SHARE = 0.3  # of a step's operations that a part is taken to have at least
 
-_TURN_BYTES = 12 << 20  # that turns share, at least
-_PARTS = 3  # of the largest value, of which turns share one, where less memory is asked for
-_MORE = (1, 2, 4)  # times as many
+_SIZES = (1, 2, 4)  # times the memory that turns share at least
+_SHARES = (1 / 4, 1 / 3, 1 / 2)  # of the largest value that turns share, where it is small
+_LARGE = 8  # times the memory that turns share at least: a value above that is not small
+_OF_BYTES = (1, 1 / 2, 1 / 4)  # of a number of bytes that is told
 _WHOLE = 8  # positions of which a turn takes a multiple, as vectors have lanes
 _OVER = 0.1  # of a turn that may be more, where that spares a turn
-_MOST = 2  # ways to take turns that are raced
+_MOST = 3  # ways to take turns that are raced
 _WORTH_OWN = 1e8  # operations of a product that is worth a kernel of ours
+_NEAR_BEST = 0.95  # of the highest rate of a product, from which on the library is not to be beaten
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Turns that compute what Inductor's code does: the memory that they share, and their speed beside it."""
+
+    tiles: Tiles
+    bytes: int
+    speed: float
+
+    @classmethod
+    def read(cls, goal: Graph, data: Any) -> "Turns":
+        """Return the turns of some data of ours, or raise InputError."""
+        return cls(Tiles.read(goal, data["tiles"]), int(data["bytes"]), float(data["speed"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them as plain data."""
+        return {"tiles": self.tiles.to_json(), "bytes": self.bytes, "speed": self.speed}
 
 
 def least_speed(memory: Memory, share: float) -> float:
     """Return the speed from which on turns are taken of a part with such a share of a step's operations."""
-    least = LEAST_SPEED.get(str(memory), LEAST_SPEED["fast"])
+    if limits().any_speed:
+        return 0.0
+    least = _LEAST_SPEED.get(str(memory), _LEAST_SPEED["fast"])
     if memory != "balanced":
         return least
     of_part = max(share, _LEAST_SHARE)
@@ -45,34 +71,47 @@ def least_speed(memory: Memory, share: float) -> float:
 
 
 def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -> list[Tiles]:
-    """Return tiles whose products take the least time or little more, those of the least memory first."""
+    """Return tiles whose products take the least time or little more, those of the least memory first.
+
+    Where less memory is asked for, each of several takes less time than those of less memory.
+    """
     taken = list[tuple[float, int, Tiles]]()
+    rate = 0.0  # the highest of a product so far
     for tiles in ways:
         whole = tiles.goal.sizes[tiles.axis]
-        for rows in _rows(tiles, memory):
+        for rows in sorted(_rows(tiles, memory), reverse=True):
             for last in (False, True):
                 made = replace(tiles, rows=rows, last=last)
                 seconds: Mapping[str, float] = made.kernel.product_seconds(given)
-                if not last and tiles.dtype == "f32":
-                    made, seconds = _with_own(made, seconds, given)
+                if tiles.dtype == "f32":
+                    rate = max(rate, _rate(made, seconds))
+                    made, seconds = _with_own(made, seconds, given, rate)
                 taken.append((sum(seconds.values()) * whole / rows, made.kernel.shared_bytes(rows), made))
-    most = min(one[0] for one in taken) * _SLACK.get(str(memory), 1.0)
-    found = dict[int, Tiles]()
-    for seconds_of_all, size, made in sorted(taken, key=lambda one: (one[1], one[0])):
-        if seconds_of_all <= most:
-            found.setdefault(size, made)
-    return list(found.values())[: _MOST if memory == "balanced" else 1]
+    slack = inf if limits().any_speed else _SLACK.get(str(memory), _MORE_SLACK)
+    most = min(one[0] for one in taken) * slack
+    found = list[Tiles]()
+    least_bytes: float = inf
+    for seconds_of_all, size, made in sorted(taken, key=lambda one: (one[0], one[1])):
+        if seconds_of_all <= most and size < least_bytes:
+            least_bytes = size
+            found.insert(0, made)
+    return found[: 1 if memory == "fast" else _MOST]
 
 
-def _rows(tiles: Tiles, memory: Memory) -> Sequence[int]:
-    """Return the numbers of positions to try, few first; turns are of nearly equal sizes."""
+def _rows(tiles: Tiles, memory: Memory) -> set[int]:
+    """Return the numbers of positions to try; turns are of nearly equal sizes."""
     size = tiles.goal.sizes[tiles.axis]
     # Turns without a product share nothing; then it is the largest value that is not to be whole.
     one = tiles.kernel.shared_bytes(1) or max(largest_bytes(tiles.goal) // size, 1)
     if isinstance(memory, int):
-        return [_even(size, memory / one, 0.0)]
-    least = _TURN_BYTES if memory == "fast" else min(_TURN_BYTES, largest_bytes(tiles.goal) // _PARTS)
-    return sorted({_even(size, least * more / one, _OVER) for more in _MORE})
+        shares = _OF_BYTES[:1] if limits().any_speed else _OF_BYTES
+        return {_even(size, share * memory / one, 0.0) for share in shares}
+    least, largest = limits().turn_bytes, largest_bytes(tiles.goal)
+    if limits().any_speed:  # without a choice that depends on the clock
+        return {_even(size, least / one, _OVER)}
+    small = memory != "fast" and largest < _LARGE * least
+    shared = [largest * share for share in _SHARES] if small else [least * more for more in _SIZES]
+    return {_even(size, most / one, _OVER) for most in shared}
 
 
 def _even(size: int, most: float, over: float) -> int:
@@ -89,11 +128,21 @@ def _even(size: int, most: float, over: float) -> int:
         turns += 1
 
 
+def _rate(tiles: Tiles, seconds: Mapping[str, float]) -> float:
+    """Return the operations per second of the fastest product that may be ours."""
+    flops = tiles.kernel.product_flops()
+    return max((one / max(seconds[name], 1e-9) for name, one in flops.items()), default=0.0)
+
+
 def _with_own(
-    tiles: Tiles, seconds: Mapping[str, float], given: Mapping[str, Tensor]
+    tiles: Tiles, seconds: Mapping[str, float], given: Mapping[str, Tensor], rate: float
 ) -> tuple[Tiles, Mapping[str, float]]:
     """Return tiles with kernels of ours for the products in which they are faster."""
-    names = tuple(name for name, flops in tiles.kernel.product_flops().items() if flops >= _WORTH_OWN)
+    names = tuple(
+        name
+        for name, flops in tiles.kernel.product_flops().items()
+        if flops >= _WORTH_OWN and flops / seconds[name] < _NEAR_BEST * rate
+    )
     if not names:
         return tiles, seconds
     try:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from superopt.backend.joint.limits import limits
 from superopt.backend.joint.turns.products import Matrices, OwnProduct
 from superopt.backend.joint.turns.stages import Between, Multiply, staged
 from superopt.backend.joint.turns.tiling import Tiling
@@ -217,7 +218,7 @@ def _compiled(graph: Graph, inputs: list[Tensor], at: Mapping[str, int]) -> Call
         return tuple(made.values())
 
     traced = make_fx(run, tracing_mode="fake")(*inputs)  # nothing is computed
-    return compiled_by_inductor(traced, inputs, {})
+    return compiled_by_inductor(traced, inputs, {}) if limits().fused else traced
 
 
 class _Fused(Evaluation):

@@ -10,12 +10,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from superopt.backend.joint.limits import limits
 from superopt.backend.joint.turns.tiling import Tiling, part_of
 from superopt.ir import Graph, Output, Port, Step, mask_values, value_axes
 
 __all__ = ["Between", "Multiply", "Operand", "Stages", "staged"]
-
-_LEAST_FLOPS = 1 << 20  # of a product that a library makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,9 @@ class _Stager:
         left, right = (self.axes[one] for one in step.inputs)
         summed, sizes = set(step.axes), self.graph.sizes
         flops = prod(sizes[axis] for axis in left | right)
-        return summed <= left & right and bool(left - right and right - left) and flops >= _LEAST_FLOPS
+        return (
+            summed <= left & right and bool(left - right and right - left) and flops >= limits().product_flops
+        )
 
     def _root(self, value: int) -> tuple[int, dict[str, str]]:
         """Return what a value is under other names of its axes, and these names."""

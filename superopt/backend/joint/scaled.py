@@ -1,0 +1,91 @@
+"""Scaled: gradients that turns made for a loss that counts once, times what the loss really counts.
+
+Most steps count it once, so there is nothing to do. Otherwise the gradient is scaled where it lies: PyTorch
+donates what is saved for a backward pass to it, and refuses to run the pass twice.
+"""
+
+import operator
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from superopt.backend.joint.limits import limits
+from superopt.backend.joint.piece import is_tangent
+from superopt.backend.region_plan import REGION
+from superopt.rivals.aten import VIEWS, operator_name, value_of
+
+__all__ = ["SCALED", "scale_in_place", "scaled"]
+
+
+def scaled(gradient: Tensor, by: Tensor) -> Tensor:
+    """Return a gradient times a number, in the memory of the gradient."""
+    return gradient if float(by) == 1.0 else gradient.mul_(by)
+
+
+def _fake(gradient: Tensor, by: Tensor) -> Tensor:
+    return torch.empty_strided(
+        gradient.shape, gradient.stride(), dtype=gradient.dtype, device=gradient.device
+    )
+
+
+_LIBRARY: Any = torch.library.Library("superopt", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define(
+    "scaled(Tensor gradient, Tensor by) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides),
+)
+_LIBRARY.impl("scaled", scaled, "CompositeExplicitAutograd")
+torch.library.register_fake("superopt::scaled", _fake, lib=_LIBRARY)
+
+SCALED = torch.ops.superopt.scaled.default
+
+
+def scale_in_place(forward: fx.GraphModule, backward: fx.GraphModule, forward_outputs: int) -> int:
+    """Scale large gradients of turns that leave the backward pass where they lie; return how many.
+
+    Only what the plan of a part made in memory of its own, and what nothing else reads, may be changed.
+    """
+    if not torch._functorch.config.donated_buffer:
+        return 0
+    [output] = forward.graph.find_nodes(op="output")
+    results = torch.utils._pytree.arg_tree_leaves(*output.args)
+    leaving = set(results[:forward_outputs])
+    fresh = {
+        one.name
+        for one in results[forward_outputs:]
+        if isinstance(one, fx.Node)
+        and one not in leaving
+        and one.target is operator.getitem
+        and one.all_input_nodes[0].target is REGION
+        and all(user is output for user in one.users)
+    }
+    found = [
+        node
+        for node in backward.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor)
+        if _is_scaling(node, fresh)
+    ]
+    for node in found:
+        node.target = SCALED
+    if found:
+        backward.recompile()
+    return len(found)
+
+
+def _is_scaling(node: fx.Node, fresh: set[str]) -> bool:
+    """Whether a node multiplies a gradient that nothing else reads by what its loss counts, and leaves."""
+    gradient, by = node.args
+    if not isinstance(gradient, fx.Node) or not isinstance(by, fx.Node) or gradient.name not in fresh:
+        return False
+    value, number = value_of(gradient), value_of(by)
+    large = prod(value.shape) * value.element_size() >= limits().scaled_bytes
+    same = value_of(node).stride() == value.stride() and number.dtype == value.dtype
+    alone = gradient.op == "placeholder" and len(gradient.users) == 1
+    return alone and large and same and is_tangent(by) and number.dim() == 0 and _leaves(node)
+
+
+def _leaves(node: fx.Node) -> bool:
+    """Whether a node leaves a graph, itself or a view of it, and nothing else reads it."""
+    return bool(node.users) and all(
+        user.op == "output" or (operator_name(user) in VIEWS and _leaves(user)) for user in node.users
+    )
