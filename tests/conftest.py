@@ -1,10 +1,13 @@
 """The options that all tests have."""
 
 import os
+import random
 import signal
 from pathlib import Path
 
 import pytest
+
+from superopt.verify import seeds
 
 os.environ["SUPEROPT_TUNE"] = "off"  # nothing is queued or tuned beside a test that does not ask for it
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads leave their cores to other workers
@@ -13,6 +16,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts its back
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup does; the processes of tests inherit it
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let each test draw the same seeds in each run: some refuse a right kernel, if few."""
+    seeds.randbits = random.Random(item.nodeid).getrandbits
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

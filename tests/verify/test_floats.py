@@ -241,10 +241,11 @@ def off_by(*errors: float) -> Callable[[torch.Tensor], torch.Tensor]:
     ("own", "found", "ok"),
     [
         ((4,), (11,), True),
-        ((4, *[4] * REST), (13, *[4] * REST), False),
         ((4, *[8] * REST), (13, *[4] * REST), True),  # PyTorch is as unlucky on another draw
         ((4, *[4] * REST, 8), (13, *[4] * REST), True),  # PyTorch is as unlucky right beside that draw
-        ((4, *[4] * REST, 8), (13, *[4] * REST, 21), False),  # but there, the candidate errs even more
+        ((4, *[4] * REST, 8), (13, 13, 13, *[4] * (REST - 2), 21), False),  # but the candidate errs more
+        ((4, *[4] * REST), (13, 13, *[4] * REST), True),  # two of all draws are set aside
+        ((4, *[4] * REST), (13, 13, 13, *[4] * REST), False),
         ((4, *[8] * REST), (13, *[21] * REST), False),
         ((4,), (1000,), False),  # nobody is that unlucky
     ],
@@ -270,9 +271,9 @@ def eight_times_worse(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (exact + (one_by_one(x, y).double() - exact) * 8).float()
 
 
-@pytest.mark.parametrize("seed", [347, 450, 534])
+@pytest.mark.parametrize("seed", [53, 73, 347, 450, 534])
 def test_a_sum_that_nearly_cancels_is_no_reason(seed: int) -> None:
-    """Before: 21 of 702 seeds refused a sum in another order, as PyTorch was lucky on a hard draw; now 2."""
+    """Before: 21 of 702 seeds refused a sum in another order, as PyTorch was lucky on hard draws."""
     x = torch.empty(32, device="meta")
     found = compare_floats(dot, one_by_one, (x, x), distributions=["normal"], seed=seed)
     assert found.ok, found

@@ -11,7 +11,10 @@ errors of both sides over `DRAWS` draws. If one of these still decides, as where
 cancel, PyTorch may have been lucky on it alone: then as many draws beside it count as well, the same numbers
 changed by a few units, which are as hard and round otherwise. Kernels of mqa-decode whose errors are three
 quarters of PyTorch's fail on 9 of 100 single draws, and on 1 of 150 of these; kernels with eight times the
-errors fail on 85 and on 78 of 100.
+errors fail on 85 and on 78 of 100. But where the order of PyTorch's sum suits a draw, it suits all draws
+beside it. So a candidate that still errs too much is judged without the draws on which it errs most, one
+of 32: sums of 32 numbers in another order are refused for 5 of 36,000 pairs of a seed and a kind of inputs,
+and were for 59; sums with eight times the errors are refused for 1,406 of 1,563 that were.
 
 A program with comparisons is also run on inputs that are aimed at them, and every comparison must be seen
 both ways where results show it. Elements that hang on a comparison which rounding may turn are not judged.
@@ -84,6 +87,7 @@ DRAWS = 8
 SMALL_DRAWS = 64
 """As many draws where all inputs are small, since the largest errors of few rows vary most."""
 
+_SPARED_SHARE = 32  # one of as many draws is set aside, and one at least
 _HOPELESS = 16.0  # an error of this many times what is allowed is no bad luck
 # Distributions on which equal functions may differ by rounding alone.
 _CANCELLING = frozenset({"constant rows"})
@@ -293,6 +297,9 @@ class _Comparison:
         for at in unlucky if name in DISTRIBUTIONS else ():
             if self._is_unlucky(name, errors[at]):
                 self._compare_beside(name, at, inputs, seed, errors)
+            if self._is_unlucky(name, errors[at]):
+                drawn_apart = sorted(errors[at][: self.draws], key=lambda one: one.most_units)
+                errors[at][:] = drawn_apart[: -max(1, self.draws // _SPARED_SHARE)]
         self._report(name, errors)
 
     def _compare_beside(
