@@ -30,7 +30,9 @@ def random_graph(seed: int) -> Graph:
     for number in range(9):
         one = draw.randrange(len(known))
         alike = [i for i, other in enumerate(known) if other == known[one]]
-        kind = draw.choice(("window", "window", "window", "add", "sub", "mul", "contract", "neg", "square"))
+        kind = draw.choice(
+            ("window", "window", "window", "add", "sub", "mul", "contract", "neg", "square", "clip")
+        )
         if kind == "window" and known[one]:
             read = draw.sample(sorted(known[one]), draw.choice((1, 1, len(known[one]))))
             fresh = [Axis(f"w{number}_{at}", draw.choice((3, 4, 7))) for at in range(draw.choice((1, 1, 2)))]
@@ -54,6 +56,9 @@ def random_graph(seed: int) -> Graph:
                 emit(Step("contract", (one, other), (draw.choice(shared),)))
         elif kind in ("neg", "square"):
             emit(Step(kind, (one,)))
+        elif kind == "clip":
+            emit(Step("const", value=Fraction(draw.choice((-1, 0, 1)))))
+            emit(Step(draw.choice(("minimum", "maximum")), (one, len(known) - 1)))
     outputs = tuple(
         Output(Port(f"o{at}", "f64", tuple((axis,) for axis in sorted(known[at]))), at)
         for at in range(len(known) - 1, len(known) - 4, -1)

@@ -79,7 +79,7 @@ class _Through(StepWriter):
         """Add a step, unless it is known, or adds 0 to what has all of its axes."""
         if step.op == "add":
             for one, other in (step.inputs, step.inputs[::-1]):
-                if self._is_zero(one) and self.axes[one] <= self.axes[other]:
+                if self._leaves_zero("add", one) and self.axes[one] <= self.axes[other]:
                     return other
         return super().add(step)
 
@@ -109,8 +109,12 @@ class _Through(StepWriter):
             return self.add(Step("window", (self.window(step.inputs[0], place),), places=(inner,)))
         return self.add(Step("window", (value,), places=(place,)))
 
-    def _is_zero(self, value: int) -> bool:
-        return value >= self.first and self.steps[value - self.first].value == 0
+    def _leaves_zero(self, op: str, value: int) -> bool:
+        """Whether a value is a number with which an operator that keeps zero makes 0 of 0."""
+        step = None if value < self.first else self.steps[value - self.first]
+        if step is None or step.op != "const" or step.value is None:
+            return False
+        return step.value == 0 or (op == "maximum" and step.value < 0) or (op == "minimum" and step.value > 0)
 
     def _is_whole(self, place: Place) -> bool:
         """Whether a window reads each position of its axes once, in their order."""
@@ -135,7 +139,7 @@ class _Through(StepWriter):
         if step.op in _PRODUCTS:
             return whole and any(parts)
         moved = any(parts) and all(
-            part or self._is_zero(i) for part, i in zip(parts, step.inputs, strict=True)
+            part or self._leaves_zero(step.op, i) for part, i in zip(parts, step.inputs, strict=True)
         )
         return whole and moved and step.op in OPS and OPS[step.op].keeps_zero
 
