@@ -16,22 +16,20 @@ from superopt.ir import fuse, parse_mugraph
 from superopt.precision import with_rounding
 from superopt.trace import trace
 from tests.windows.convolutions import Case, random_case
+from tests.windows.filtered import CASES, filtered, near
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 _DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.float16)
 
 
-def _kernels(
-    case: Case, random: Random | None = None, *, filtered: bool = False
-) -> tuple[CppMuGraph, list[Tensor]]:
+def _kernels(case: Case, random: Random | None = None) -> tuple[CppMuGraph, list[Tensor]]:
     traced = trace(case.function, *case.inputs)
     [region] = traced.program.regions
     mugraph = with_rounding(fuse(region.graph))
     chosen = {}
-    for number in range(len(mugraph.kernels)) if random is not None or filtered else ():
+    for number in range(len(mugraph.kernels)) if random else ():
         found = list(configs(lower_kernel(mugraph, number), region.graph.sizes))
-        fewer = [one for one in found if one.filtered]
-        chosen[number] = random.choice(found) if random is not None else fewer[0]
+        chosen[number] = random.choice(found)
     known = dict(zip((port.name for port in traced.program.inputs), case.inputs, strict=True))
     return CppMuGraph(mugraph, chosen), [known[port.name] for port in region.graph.inputs]
 
@@ -85,31 +83,10 @@ def test_dense_convolutions_gather_windows(name: str) -> None:
     assert float(error.max()) < _TOLERANCE[dtype]
 
 
-_THREE_TAPS = {
-    "contiguous": ((2, 5, 9, 11), (7, 5, 3, 3), {"padding": 1}, _PLAIN, torch.float32),
-    "last": ((1, 40, 8, 7), (33, 40, 3, 3), {"padding": (2, 0)}, _LAST, torch.float32),
-    "grouped": ((1, 34, 6, 70), (40, 17, 3, 3), {"padding": 1, "groups": 2}, _LAST, torch.bfloat16),
-    "one axis": ((2, 6, 143), (40, 6, 3), {"padding": 1}, _PLAIN, torch.float16),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", _THREE_TAPS)
+@pytest.mark.parametrize("name", CASES)
 def test_convolutions_of_three_taps_take_fewer_products(name: str) -> None:
-    shape, kernel, settings, layout, dtype = _THREE_TAPS[name]
-    x = torch.randn(shape).to(dtype).contiguous(memory_format=layout)
-    w = torch.randn(kernel).to(dtype)
-    bias = torch.randn(kernel[0], dtype=dtype)
-
-    def function(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
-        made = F.conv1d if x.dim() == 3 else F.conv2d
-        return F.relu(made(x, w, bias, **settings))  # type: ignore[arg-type]
-
-    kernels, given = _kernels(Case(function, (x, w, bias), name), filtered=True)
-    assert "contract_filtered(" in "".join(kernels.sources)
-    [found] = kernels.in_order(given)
-    expected = function(x.double(), w.double(), bias.double())
-    error = (found.double() - expected).abs() / (1 + expected.abs())
-    assert float(error.max()) < _TOLERANCE[dtype]
+    kernels, given, expected = filtered(name)
+    assert near(kernels.in_order(given)[0], expected)
 
 
 @pytest.mark.parametrize("settings", [{"stride": 2}, {"dilation": 2}, {}], ids=lambda one: "".join(one))

@@ -62,7 +62,7 @@ def test_libraries_compute_convolutions(seed: int) -> None:
 
 @pytest.mark.slow
 def test_libraries_compute_many_convolutions() -> None:
-    assert sum(map(_check, range(100, 400))) > 100
+    assert sum(map(_check, range(100, 220))) > 30
 
 
 def _graph(places: str, axes: str, kernel: str, summed: str, out: str, image: str = "c, h") -> MuGraph:
