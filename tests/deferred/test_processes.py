@@ -47,9 +47,9 @@ PROGRAM = """
 import json, os, sys, time
 import torch
 from superopt.backend import graphpass
-from superopt.backend.deferred import helper, live
+from superopt.backend.deferred import live
 
-helper.COMMAND = (sys.executable, "-P", sys.argv[1])
+live.COMMAND = (sys.executable, "-P", sys.argv[1])
 live._GRACE_S, live._LOOK_S, live._WHOLE_LOOK_S = 0.1, 0.1, 0.1
 torch.set_num_threads(1)
 torch.manual_seed(0)
