@@ -33,11 +33,15 @@ class Peaks:
         return cls(max(whole), max(accumulate(passing, initial=0)))
 
 
-def peaks_of(step: Callable[[], Any], drop: Callable[[], Any]) -> Peaks:
-    """Return the most bytes that a step holds at once, beside what is left after a drop."""
+def peaks_of(step: Callable[[], Any], drop: Callable[[], Any], *, warm: bool = False) -> Peaks:
+    """Return the most bytes that a step holds at once, beside what is left after a drop.
+
+    The step runs once before, unless it is warm.
+    """
     from torch.profiler import ProfilerActivity, profile
 
-    step()
+    if not warm:
+        step()
     drop()
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:

@@ -2,12 +2,13 @@
 
 import argparse
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from superopt.bench.models import case, command
+from superopt.bench.models import case, command, modules
 from superopt.bench.models.case import Case, child
 from superopt.bench.models.int8 import with_int8_weights, with_whole_weights
 from superopt.bench.models.memory import Peaks, peaks_of
@@ -255,3 +256,26 @@ def test_what_a_step_leaves_is_no_activation() -> None:
 
     found = peaks_of(step, kept.clear)
     assert (found.whole, found.passing) == (5 << 20, 4 << 20)
+
+
+def test_random_modules_go_on_where_they_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeds: list[tuple[int, str | int]] = []
+
+    def judge(seed: int, memory: str | int, *, half: bool) -> tuple[list[str], str]:
+        seeds.append((seed, memory))
+        return ["in turns"], "seed 29 is wrong" if (seed, memory) == (29, "fast") else ""
+
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(modules, "judge", judge)
+    told = {"modules": 30, "json": tmp_path / "out.json", "minutes": 0.0}
+    assert modules.measure_modules(argparse.Namespace(**told, resume=False)) == 1
+    assert "--resume goes on" in capsys.readouterr().out
+    told["minutes"] = 1.0
+    assert modules.measure_modules(argparse.Namespace(**told, resume=True)) == 1
+    assert "fast: 30 of 30 random modules, 30 changed, 30 in turns, 1 wrong" in capsys.readouterr().out
+    count = len(seeds)
+    assert count == len(set(seeds)) == 90
+    modules.measure_modules(argparse.Namespace(**told, resume=True))
+    assert len(seeds) == count

@@ -78,7 +78,8 @@ def _judged(blank: Decision, found: Found, target: Target, ledger: Ledger) -> tu
     given = dict(zip(found.plan.inputs, found.given(inputs), strict=True))
     inductor: _Inductor | None = None
     made, turns, each = list[Decision](), list[Turns](), 0.0
-    for tiles in chosen(found.ways, given, options.memory):
+    # The fastest comes first, since time may be short.
+    for tiles in reversed(chosen(found.ways, given, options.memory)):
         start = time.monotonic()
         if made and options.budget_s is not None and start - begun + each > ledger.left_s:
             break
@@ -95,7 +96,7 @@ def _judged(blank: Decision, found: Found, target: Target, ledger: Ledger) -> tu
     if not turns:
         return (made[-1] if made else replace(blank, why="no turns spare memory")), found
     several = [one for one in made if one.taken]
-    if isinstance(options.memory, int):  # all are small enough, so the fastest comes first
+    if not isinstance(options.memory, int):  # of a number of bytes all turns hold no more
         several, turns = several[::-1], turns[::-1]
     return several[0], found.in_turns(tuple(turns), target.name)
 
