@@ -15,6 +15,7 @@ from superopt.verify.floats.compare import (
     DISTRIBUTIONS,
     SMALL_DRAWS,
     compare_floats,
+    compare_many,
     find_counterexample,
     in_float64,
     sample,
@@ -253,6 +254,14 @@ def off_by(*errors: float) -> Callable[[torch.Tensor], torch.Tensor]:
 def test_bad_luck_on_one_draw(own: tuple[float, ...], found: tuple[float, ...], ok: bool) -> None:
     report = compare_floats(lambda x: x, off_by(*found), (X,), eager=off_by(*own), distributions=["offset"])
     assert report.ok == ok, report
+
+
+def test_a_single_draw_is_not_set_aside() -> None:
+    [report] = compare_many(
+        lambda x: x.double(), off_by(4), [off_by(13)], (X,), distributions=["offset"], draws=1
+    )
+    assert not report.ok
+    assert report.worst.name == "offset"
 
 
 def dot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -297,7 +297,7 @@ class _Comparison:
         for at in unlucky if name in DISTRIBUTIONS else ():
             if self._is_unlucky(name, errors[at]):
                 self._compare_beside(name, at, inputs, seed, errors)
-            if self._is_unlucky(name, errors[at]):
+            if self.draws > 1 and self._is_unlucky(name, errors[at]):
                 drawn_apart = sorted(errors[at][: self.draws], key=lambda one: one.most_units)
                 errors[at][:] = drawn_apart[: -max(1, self.draws // _SPARED_SHARE)]
         self._report(name, errors)
