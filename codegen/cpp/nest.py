@@ -63,12 +63,7 @@ class NestPrinter:
     def _sums_beyond(self, terms: int) -> list[Compute]:
         """Return the sums that have more than so many terms."""
         return [
-            one
-            for one in self.nest.statements
-            if isinstance(one, Compute)
-            and one.step.op in REDUCTIONS
-            and one.step.op != "max"
-            and self.tiles.terms(one.step) > terms
+            one for one in self.nest.reductions if one.step.op != "max" and self.tiles.terms(one.step) > terms
         ]
 
     def _divisors(self) -> frozenset[int]:
@@ -90,18 +85,8 @@ class NestPrinter:
 
     def print(self) -> None:
         """Print the nest among the lines of its kernel."""
-        tiles = self.tiles
-        reductions = [
-            one for one in self.nest.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
-        ]
-        if not self.in_registers:
-            for one in reductions:
-                if not one.accumulates:
-                    tiles.fill(one.value)
-        operands = self._operands()
-        pointers = {value: tiles.pointer(value, tiles.place(value)) for value in operands}
-        targets = self._targets()
-        self._point_to_stores()
+        tiles, reductions = self.tiles, self.nest.reductions
+        operands, pointers, targets = self._begun(filled=() if self.in_registers else reductions)
         with tiles.loops(self.kept) if self.kept or not self._declares(operands) else tiles.block(""):
             if self.in_registers:
                 for one in reductions:
@@ -129,6 +114,17 @@ class NestPrinter:
             if self.in_registers:
                 for one in reductions:
                     self._finish(one, targets)
+
+    def _begun(self, *, filled: Iterable[Compute]) -> tuple[list[int], dict[int, str], dict[int, Place]]:
+        """Print what comes before all loops; return operands, pointers to them, and where results go."""
+        for one in filled:
+            if not one.accumulates:
+                self.tiles.fill(one.value)
+        operands = self._operands()
+        pointers = {value: self.tiles.pointer(value, self.tiles.place(value)) for value in operands}
+        targets = self._targets()
+        self._point_to_stores()
+        return operands, pointers, targets
 
     def _point_to_stores(self) -> None:
         for store in (*self.nest.statements, *self.nest.rest):

@@ -76,12 +76,12 @@ class Nest:
     @property
     def reduced(self) -> frozenset[str]:
         """The axes over which it reduces."""
-        return frozenset(
-            axis
-            for one in self.statements
-            if isinstance(one, Compute) and one.step.op in REDUCTIONS
-            for axis in one.step.axes
-        )
+        return frozenset(axis for one in self.reductions for axis in one.step.axes)
+
+    @property
+    def reductions(self) -> list[Compute]:
+        """The steps that reduce."""
+        return [one for one in self.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS]
 
 
 @dataclass(slots=True)
@@ -157,9 +157,8 @@ class _Planner:
         self.stored = {tensor.value for tensor in program.stores}
         places = [place for step in program.steps() for place in step.places]
         self.taps = {axis for place in places for axis, _ in place.terms}
-        self.standing: set[int] = (
-            set()
-        )  # products of one row with matrices in panels that are made on the way
+        # Products of one row with matrices in panels that are made on the way.
+        self.standing: set[int] = set()
 
     def body(self, statements: tuple[Statement, ...]) -> list[Item]:
         items: list[Item] = []
@@ -221,9 +220,7 @@ class _Planner:
 
     def _stands(self, nest: Nest) -> bool:
         """Whether all that a nest reduces are products of one row with matrices that are made on the way."""
-        reduced = {
-            one.value for one in nest.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
-        }
+        reduced = {one.value for one in nest.reductions}
         return bool(reduced) and reduced <= self.standing
 
     def _follows(self, before: Nest, item: Nest) -> bool:
@@ -245,9 +242,7 @@ class _Planner:
                 earliest = at + 1
                 break
             if isinstance(item, Nest) and item.made & reads:
-                reduces = {
-                    s.value for s in item.statements if isinstance(s, Compute) and s.step.op in REDUCTIONS
-                }
+                reduces = {one.value for one in item.reductions}
                 direct = {one.value} if isinstance(one, Store) else set(one.step.inputs)
                 apart = reduces | {i for i in reads if i not in direct}  # or read at other places
                 earliest = at + 1 if apart & reads & item.made else at
@@ -416,9 +411,7 @@ def _reduced(items: list[Item]) -> set[int]:
         if isinstance(item, Walk):
             found |= _reduced(item.body)
         elif isinstance(item, Nest):
-            found |= {
-                one.value for one in item.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
-            }
+            found |= {one.value for one in item.reductions}
     return found
 
 

@@ -11,7 +11,6 @@ from superopt.codegen.cpp.plan import Nest
 from superopt.codegen.cpp.source import Place
 from superopt.codegen.cpp.tiles import Tiles
 from superopt.codegen.statements import Compute
-from superopt.ir import REDUCTIONS
 
 __all__ = ["print_standing"]
 
@@ -28,16 +27,8 @@ class _StandingPrinter(NestPrinter):
         """Print the nest."""
         tiles, vector = self.tiles, self.vector
         assert vector is not None
-        products = [
-            one for one in self.nest.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
-        ]
-        for one in products:
-            if not one.accumulates:
-                tiles.fill(one.value)
-        operands = self._operands()
-        pointers = {value: tiles.pointer(value, tiles.place(value)) for value in operands}
-        targets = self._targets()
-        self._point_to_stores()
+        products = self.nest.reductions
+        operands, pointers, targets = self._begun(filled=products)
         first = f"{self.name(vector)}_first"
         head = f"for (index_t {first} = 0; {first} < {tiles.count(vector)}; {first} += columns_at_once)"
         with tiles.loops(self.kept), tiles.block(head):

@@ -9,7 +9,6 @@ from superopt.codegen.cpp.plan import Nest
 from superopt.codegen.cpp.source import Place
 from superopt.codegen.cpp.tiles import Tiles, reads_window
 from superopt.codegen.statements import Compute, traced_strides
-from superopt.ir import REDUCTIONS
 
 __all__ = ["print_sliding"]
 
@@ -30,9 +29,7 @@ class _SlidingPrinter(NestPrinter):
 
     def print(self) -> None:
         """Print the nest."""
-        reductions = [
-            one for one in self.nest.statements if isinstance(one, Compute) and one.step.op in REDUCTIONS
-        ]
+        reductions = self.nest.reductions
         tiles, targets = self.tiles, self._targets()
         # Neighbouring windows share what they read, so their axes are walked along last.
         self.kept.sort(key=lambda axis: axis in tiles.fixed)
