@@ -1,6 +1,6 @@
 """Equality: whether two graphs are equal as exact algebra, by random tests over finite fields."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from time import perf_counter
 
@@ -32,6 +32,20 @@ _VARIANTS = (0, 1)
 _DEFINED = 4000
 
 
+@dataclass(frozen=True, slots=True)
+class _Effort:
+    """How hard equality is tried."""
+
+    trials: int | None  # how many are drawn; None for as many as it takes
+    seed: int
+    bits: int  # of certainty
+    end: float  # the time, as `perf_counter` has it, after which nothing is tried any more
+
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return perf_counter() > self.end
+
+
 def equal_graphs(
     a: Graph,
     b: Graph,
@@ -51,38 +65,41 @@ def equal_graphs(
     unknown functions or rounded constants leaves it "unknown", with the witness.
     """
     start = perf_counter()
-    seed = fresh_seed() if seed is None else seed
+    effort = _Effort(trials, fresh_seed() if seed is None else seed, bits, end)
+    return replace(_equal(a, b, effort), seconds=perf_counter() - start)
+
+
+def _equal(a: Graph, b: Graph, effort: _Effort) -> Verdict:
+    """Return the verdict on two graphs."""
     # A maximum that only shifts exponentials cancels; left in, it would cost a comparison for each pair.
     aligned = align_graphs(release_shifts(live_graph(a)), release_shifts(live_graph(b)))
     left, right = aligned.left, aligned.right
     if same_outputs(left, right):
-        return replace(_same(aligned, seed), seconds=perf_counter() - start)
+        return _same(aligned, effort.seed)
     if reads_windows(a) or reads_windows(b):
-        verdict = _through_windows(a, b, trials, seed, bits, end)
-        return replace(verdict, seconds=perf_counter() - start)
+        return _through_windows(a, b, effort)
     if plain := plain_integers(left, right):
         # Of integers few are drawn, which proves less. What holds of all numbers holds of integers too.
-        sides = as_numbers(left, plain), as_numbers(right, plain)
-        wider = equal_graphs(*sides, trials=trials, seed=seed, bits=bits, end=end)
+        wider = _equal(as_numbers(left, plain), as_numbers(right, plain), effort)
         if wider.equal:
-            return replace(wider, seconds=perf_counter() - start)
-    verdict = _tried(aligned, trials, seed, bits, end)
+            return wider
+    verdict = _tried(aligned, effort)
     decided = _decided(left, right) if verdict.unknown else (left, right)
     if decided != (left, right):
         again = Aligned(*decided, aligned.links)
-        rest = _same(again, seed) if same_outputs(*decided) else _tried(again, trials, seed, bits, end)
+        rest = _same(again, effort.seed) if same_outputs(*decided) else _tried(again, effort)
         verdict = rest if rest.equal else verdict
     cut = cut_shared(*decided) if verdict.unknown else None
     if cut is not None:
-        rest = _tried(Aligned(*cut, aligned.links), trials, seed, bits, end)
+        rest = _tried(Aligned(*cut, aligned.links), effort)
         verdict = rest if rest.equal else verdict
-    if verdict.equal and defined_less_often(left, right, aligned.links, mix_seed(seed, _DEFINED)):
+    if verdict.equal and defined_less_often(left, right, aligned.links, mix_seed(effort.seed, _DEFINED)):
         note = "equal, but the second takes roots or logarithms of negative numbers where the first does not"
         verdict = replace(verdict, outcome="unknown", notes=(*verdict.notes, note))
-    return replace(verdict, seconds=perf_counter() - start)
+    return verdict
 
 
-def _through_windows(a: Graph, b: Graph, trials: int | None, seed: int, bits: int, end: float) -> Verdict:
+def _through_windows(a: Graph, b: Graph, effort: _Effort) -> Verdict:
     """Return the verdict on graphs that read windows.
 
     Where both have the same windows of inputs, equality is first tried for any tensors in their place. Then
@@ -92,27 +109,25 @@ def _through_windows(a: Graph, b: Graph, trials: int | None, seed: int, bits: in
     """
     first, second = windows_apart(a), windows_apart(b)
     if first is not None and second is not None and first.same_windows(second):
-        verdict = equal_graphs(first.graph, second.graph, trials=trials, seed=seed, bits=bits, end=end)
+        verdict = _equal(first.graph, second.graph, effort)
         if verdict.equal:
             return verdict
     if surely_equal(a, b):
-        return Verdict("equal", error_bound=0.0, seed=seed)
-    cut = cut_layers(
-        a, b, lambda *layers: equal_graphs(*layers, trials=trials, seed=seed, bits=bits, end=end)
-    )
+        return Verdict("equal", error_bound=0.0, seed=effort.seed)
+    cut = cut_layers(a, b, lambda one, other: _equal(one, other, effort))
     if cut is not None:
-        *rest, layers = cut
-        verdict = combined([*layers, equal_graphs(*rest, trials=trials, seed=seed, bits=bits, end=end)])
+        one, other, layers = cut
+        verdict = combined([*layers, _equal(one, other, effort)])
         if verdict.equal:
             return verdict
     near = windows_through(a), windows_through(b)
     if near != (a, b):
-        return equal_graphs(*near, trials=trials, seed=seed, bits=bits, end=end)
+        return _equal(*near, effort)
     left, right = explicit(a), explicit(b)
     if left is None or right is None:
         note = "no proof was tried: windows along axes that are too long"
-        return Verdict("unknown", notes=(note,), seed=seed)
-    return equal_graphs(left, right, trials=trials, seed=seed, bits=bits, end=end)
+        return Verdict("unknown", notes=(note,), seed=effort.seed)
+    return _equal(left, right, effort)
 
 
 def _same(aligned: Aligned, seed: int) -> Verdict:
@@ -127,39 +142,30 @@ def _decided(left: Graph, right: Graph) -> tuple[Graph, Graph]:
     return decide_orders(left, narrow=narrow) or left, decide_orders(right, narrow=narrow) or right
 
 
-def _tried(aligned: Aligned, trials: int | None, seed: int, bits: int, end: float) -> Verdict:
+def _tried(aligned: Aligned, effort: _Effort) -> Verdict:
     """Return the verdict of random tests."""
     facts = Facts(aligned)
     if not facts.opened:
-        return _by_ranks(facts, _decide(facts, trials, seed, bits, end, sealed=False), bits, end)
+        return _by_ranks(facts, _decide(facts, effort, sealed=False), effort)
     # Most equal programs stay equal with any functions in the place of exp, sqrt and log. That takes fewer
     # trials, none of which is lost to the root of a non-square.
-    sealed = _decide(facts, trials, seed, bits, end, sealed=True)
+    sealed = _decide(facts, effort, sealed=True)
     if sealed.equal:
         return sealed
-    verdict = _by_ranks(facts, _decide(facts, trials, seed, bits, end, sealed=False), bits, end)
+    verdict = _by_ranks(facts, _decide(facts, effort, sealed=False), effort)
     # Where no trial has squares under all roots, only the sealed trials have seen a difference.
     return replace(verdict, witness=verdict.witness or sealed.witness) if verdict.unknown else verdict
 
 
-def _by_ranks(facts: Facts, verdict: Verdict, bits: int, end: float) -> Verdict:
+def _by_ranks(facts: Facts, verdict: Verdict, effort: _Effort) -> Verdict:
     """Return the verdict under random ranks, where a maximum of many numbers was too much for signs."""
-    if not verdict.unknown or verdict.seed is None or not ranks_only(*facts.graphs):
+    if not verdict.unknown or not ranks_only(*facts.graphs):
         return verdict
-    ranked = _decide(facts, None, verdict.seed, bits, end, sealed=True, ranked=True)
+    ranked = _decide(facts, replace(effort, trials=None), sealed=True, ranked=True)
     return ranked if ranked.equal else verdict
 
 
-def _decide(
-    facts: Facts,
-    trials: int | None,
-    seed: int,
-    bits: int,
-    end: float,
-    *,
-    sealed: bool,
-    ranked: bool = False,
-) -> Verdict:
+def _decide(facts: Facts, effort: _Effort, *, sealed: bool, ranked: bool = False) -> Verdict:
     """Return the verdict in one kind of field, over all choices of sizes."""
     bounds: list[float | None] = []
     notes: dict[str, None] = {}
@@ -167,9 +173,9 @@ def _decide(
     witness = None
     exact = True
     for variant in _VARIANTS:
-        setting = Setting(facts, variant, seed, bits, sealed=sealed, ranked=ranked)
+        setting = Setting(facts, variant, effort.seed, effort.bits, sealed=sealed, ranked=ranked)
         tally = Tally()
-        finding = _compared(setting, tally, trials, end)
+        finding = _compared(setting, tally, effort)
         witness = finding.witness
         total += tally.kept
         notes |= dict.fromkeys(finding.notes)
@@ -196,20 +202,20 @@ def _decide(
         witness=witness,
         oracles=functions(facts.functions),
         notes=tuple(notes),
-        seed=seed,
+        seed=effort.seed,
     )
 
 
-def _compared(setting: Setting, tally: Tally, trials: int | None, end: float) -> Finding:
+def _compared(setting: Setting, tally: Tally, effort: _Effort) -> Finding:
     """Return the finding of all trials of one setting."""
-    if perf_counter() > end:
+    if effort.is_over():
         return LATE
     if setting.obstacle:
         return Finding(notes=(f"no proof was tried: {setting.obstacle}",))
-    found = random_rounds(setting, tally, trials, end)
+    found = random_rounds(setting, tally, effort.trials, effort.end)
     if found.error is None or found.error > ENOUGH or not tally.met:
         return found
-    if perf_counter() > end:
+    if effort.is_over():
         return LATE
     tied = tied_rounds(setting, tally, found.error)
     return replace(tied, notes=(*found.notes, *tied.notes))

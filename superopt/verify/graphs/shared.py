@@ -109,15 +109,11 @@ def _layers(graph: Graph) -> list[int]:
         step = graph.step_of(value)
         return step is not None and step.op == "window" and step.inputs[0] >= first
 
-    def operands(value: int) -> Sequence[int]:
-        step = graph.step_of(value)
-        return () if step is None else step.inputs
-
     tensorless = tensorless_values(graph)
     return [
         one
         for one in sorted(read)
-        if not tensorless[one] and not any(map(reads_layer, made_from([one], operands)))
+        if not tensorless[one] and not any(map(reads_layer, made_from([one], graph.operands_of)))
     ]
 
 
