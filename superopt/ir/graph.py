@@ -156,6 +156,11 @@ class Graph:
         """Return the step that makes a value, or None for an input."""
         return None if value < len(self.inputs) else self.steps[value - len(self.inputs)]
 
+    def operands_of(self, value: int) -> tuple[int, ...]:
+        """Return the operands of the step that makes a value; none for an input."""
+        step = self.step_of(value)
+        return () if step is None else step.inputs
+
     def step_at(self, value: int) -> Step:
         """Return the step that makes a value which is no input."""
         assert value >= len(self.inputs)

@@ -150,7 +150,7 @@ def _can_be_kept(graph: Graph, value: int, weights: Weights) -> bool:
 
 def made_of(graph: Graph, value: int) -> set[int]:
     """Return a value and all that it is made of."""
-    return made_from([value], lambda one: step.inputs if (step := graph.step_of(one)) else ())
+    return made_from([value], graph.operands_of)
 
 
 def source_ports(graph: Graph, value: int) -> list[Port]:

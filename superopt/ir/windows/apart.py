@@ -1,7 +1,7 @@
 """Apart: a graph without windows, for parts of the house that know none, and with them again."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
@@ -130,17 +130,12 @@ def halves_of(graph: Graph) -> tuple[Graph, Graph] | None:
         if inner and depth[-1] == 1:
             read.append(step.inputs[0])
     if read:
-        return cut_after(graph, made_from(read, lambda one: _operands(graph, one)))
+        return cut_after(graph, made_from(read, graph.operands_of))
     apart = windows_apart(graph) if reads_windows(graph) else None
     halves = cut_graph(graph if apart is None else apart.graph)
     if apart is None or halves is None:
         return halves
     return apart.restored(halves[0]), apart.restored(halves[1])
-
-
-def _operands(graph: Graph, value: int) -> Iterable[int]:
-    step = graph.step_of(value)
-    return () if step is None else step.inputs
 
 
 def explicit(graph: Graph) -> Graph | None:
