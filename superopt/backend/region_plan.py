@@ -34,7 +34,7 @@ from superopt.weights.kept import KeptKernel
 if TYPE_CHECKING:
     from superopt.backend.region import Region
 
-__all__ = ["REGION", "RegionPlan", "calling", "calls_directly", "kept_plan", "plan_of"]
+__all__ = ["REGION", "RegionPlan", "calling", "calls_directly", "define_operator", "kept_plan", "plan_of"]
 
 log = logging.getLogger("superopt")
 
@@ -278,14 +278,18 @@ def _fake(plan: str, inputs: list[Tensor]) -> list[Tensor]:
 
 
 _LIBRARY: Any = torch.library.Library("superopt", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define(
-    "region(str plan, Tensor[] inputs) -> Tensor[]",
-    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides),
-)
-_LIBRARY.impl("region", _run, "CompositeExplicitAutograd")
-torch.library.register_fake("superopt::region", _fake, lib=_LIBRARY)
 
-REGION = torch.ops.superopt.region.default
+
+def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """Define an operator of superopt's, by what it computes and by what shapes that has; return it."""
+    name = schema.partition("(")[0]
+    _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides))
+    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"superopt::{name}", fake, lib=_LIBRARY)
+    return getattr(torch.ops.superopt, name).default
+
+
+REGION = define_operator("region(str plan, Tensor[] inputs) -> Tensor[]", _run, _fake)
 
 # What the code of a compiled graph calls. PyTorch's dispatcher, which takes some ten microseconds to hand a
 # list of tensors to Python, has nothing to decide there.

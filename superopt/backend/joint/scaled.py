@@ -6,14 +6,13 @@ donates what is saved for a backward pass to it, and refuses to run the pass twi
 
 import operator
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.piece import is_tangent
-from superopt.backend.region_plan import REGION
+from superopt.backend.region_plan import REGION, define_operator
 from superopt.rivals.aten import VIEWS, operator_name, value_of
 
 __all__ = ["SCALED", "scale_in_place", "scaled"]
@@ -30,15 +29,7 @@ def _fake(gradient: Tensor, by: Tensor) -> Tensor:
     )
 
 
-_LIBRARY: Any = torch.library.Library("superopt", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define(
-    "scaled(Tensor gradient, Tensor by) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides),
-)
-_LIBRARY.impl("scaled", scaled, "CompositeExplicitAutograd")
-torch.library.register_fake("superopt::scaled", _fake, lib=_LIBRARY)
-
-SCALED = torch.ops.superopt.scaled.default
+SCALED = define_operator("scaled(Tensor gradient, Tensor by) -> Tensor", scaled, _fake)
 
 
 def scale_in_place(forward: fx.GraphModule, backward: fx.GraphModule, forward_outputs: int) -> int:
