@@ -7,6 +7,9 @@ from fractions import Fraction
 import pytest
 
 from superopt.ir import parse_graph
+from superopt.rules import egraph
+from superopt.rules import program as rules
+from superopt.rules.axioms import Axiom
 from superopt.rules.patterns import parse_pattern
 from superopt.rules.saturate import Entry, SaturationLimits, Table, saturate
 from superopt.rules.terms import COMMUTATIVE, OPERATORS, Goal, Leaf, Node, constant_leaf, goal_of
@@ -159,13 +162,22 @@ def class_in(table: Table, term: tuple[Node, ...]) -> int | None:
 
 
 @pytest.fixture
-def becomes() -> Callable[..., bool]:
-    """Return whether the first of two expressions, saturated alone, becomes equal to the second."""
+def becomes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
+    """Return whether the first of two expressions, saturated alone, becomes equal to the second.
 
-    def check(leaves: Mapping[str, str], start: str, end: str) -> bool:
+    With `by` no axiom but this one is used.
+    """
+
+    def check(leaves: Mapping[str, str], start: str, end: str, by: Axiom | None = None) -> bool:
         both = goal_from(leaves, start, end)
         alone = replace(both, nodes=both.nodes[: both.roots[0] + 1], roots=both.roots[:1])
-        table = saturate(alone, SaturationLimits(nodes=5000), weights=any(leaf.once for leaf in both.leaves))
+        with monkeypatch.context() as patch:
+            if by is not None:
+                patch.setattr(rules, "AXIOMS", (by,))
+                patch.setattr(rules, "WINDOW_AXIOMS", ())
+                patch.setattr(egraph, "commands", rules.commands.__wrapped__)
+            weights = any(leaf.once for leaf in both.leaves)
+            table = saturate(alone, SaturationLimits(nodes=5000), weights=weights)
         assert table.truncated is None
         return class_in(table, both.nodes[: both.roots[1] + 1]) == table.roots[0]
 
