@@ -7,12 +7,6 @@ constexpr index_t deep = 256, deeper = 1024, broad = 256;
 
 constexpr index_t few = 16;  // rows of A, for which nothing of B is copied
 
-inline Int lane_numbers() {
-    Int number;
-    for (int lane = 0; lane < lanes; ++lane) number[lane] = lane;
-    return number;
-}
-
 #if !defined(__clang__)  // Clang has no shuffle by a computed vector
 // Lanes of two vectors, counted through both, become two other vectors.
 INLINE inline void deal(Vec& a, Vec& b, Int first, Int second) {

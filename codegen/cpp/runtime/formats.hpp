@@ -200,6 +200,22 @@ INLINE inline Vec load(const T* from, index_t stride, index_t count) {
     return count >= lanes && stride == 1 ? load(from) : load_apart(from, stride, count);
 }
 
+#if defined(__AVX__) && !defined(__AVX512F__)
+// The first `count` neighbours by a mask: one instruction, which touches no other memory.
+INLINE inline Vec load(const float* from, index_t stride, index_t count) {
+    if (stride != 1) return load_apart(from, stride, count);
+    return count >= lanes ? load(from) : __builtin_ia32_maskloadps256((const Vec*)from, lane_numbers() < int32_t(count));
+}
+#elif !defined(__AVX512F__)
+// The first `count` neighbours in pieces of two and one.
+INLINE inline Vec load(const float* from, index_t stride, index_t count) {
+    if (stride != 1) return load_apart(from, stride, count);
+    if (count >= lanes) return load(from);
+    if (count < 2) return count == 1 ? Vec{from[0]} : Vec{};
+    return count == 2 ? Vec{from[0], from[1]} : Vec{from[0], from[1], from[2]};
+}
+#endif
+
 #if defined(__AVX512F__)
 // Ones for the first `count` lanes, for none where there is none.
 INLINE inline uint32_t mask_of(index_t count) { return count > 0 ? (1u << count) - 1 : 0; }
@@ -284,6 +300,29 @@ INLINE inline void store(T* to, index_t stride, index_t count, Vec value) {
     if (count >= lanes && stride == 1) return store(to, value);
     store_apart(to, stride, count, value);
 }
+
+#if !defined(__AVX512F__)
+// The first `count` lanes in pieces of four, two and one: some processors take longer to store by a mask.
+INLINE inline void store(float* to, index_t stride, index_t count, Vec value) {
+    if (stride != 1) return store_apart(to, stride, count, value);
+    if (count >= lanes) return store(to, value);
+    const index_t some = most(count, 0);
+    Four part = __builtin_shufflevector(value, value, 0, 1, 2, 3);
+#if defined(__AVX__)
+    if (some & 4) {
+        memcpy(to, &part, sizeof part);
+        to += 4;
+        part = __builtin_shufflevector(value, value, 4, 5, 6, 7);
+    }
+#endif
+    if (some & 2) {
+        memcpy(to, &part, 8);
+        to += 2;
+        part = __builtin_shufflevector(part, part, 2, 3, 2, 3);
+    }
+    if (some & 1) *to = part[0];
+}
+#endif
 
 #if defined(__AVX512F__)
 INLINE inline void store(float* to, index_t stride, index_t count, Vec value) {

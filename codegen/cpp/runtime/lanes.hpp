@@ -56,9 +56,7 @@ inline void start(Vec (&v)[TURNS], float neutral) {
 // The first `count` lanes of a value, a neutral element in the others.
 inline Vec first_lanes(Vec value, index_t count, float neutral) {
     if (count >= lanes) return value;
-    for (int lane = 0; lane < lanes; ++lane)
-        if (lane >= count) value[lane] = neutral;
-    return value;
+    return lane_numbers() < int32_t(count) ? value : splat(neutral);
 }
 
 // Most tensors lie in memory as vectors run. What reads and writes others is compiled when it is called for.

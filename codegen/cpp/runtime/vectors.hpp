@@ -31,6 +31,7 @@ constexpr int registers = 16;
 #endif
 
 typedef float Vec __attribute__((vector_size(4 * lanes)));
+typedef float Four __attribute__((vector_size(16)));
 typedef int32_t Int __attribute__((vector_size(4 * lanes)));
 typedef uint32_t Bits __attribute__((vector_size(4 * lanes)));
 typedef uint16_t Shorts __attribute__((vector_size(2 * lanes)));
@@ -43,6 +44,12 @@ inline index_t most(index_t a, index_t b) { return a > b ? a : b; }
 inline Vec splat(float value) { return value - Vec{}; }  // x - 0 is x, so that no arithmetic is left
 inline Bits bits(Vec value) { return reinterpret_cast<Bits&>(value); }
 inline Vec floats(Bits value) { return reinterpret_cast<Vec&>(value); }
+
+inline Int lane_numbers() {
+    Int number;
+    for (int lane = 0; lane < lanes; ++lane) number[lane] = lane;
+    return number;
+}
 
 // Lane numbers from a first one on.
 inline Vec count_from(index_t first) {
