@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, fields
 from functools import cache
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -34,7 +34,8 @@ FILE_NAME = f"host-{_VERSION}.json"
 """The file of rates: one for each version, so that two installed versions leave each other alone."""
 
 _LAUNCH_US = 5.0  # microseconds of a call from Python into a parallel region
-_SECONDS = 0.03  # seconds that each measurement takes
+_ROUNDS = 3  # each rate is measured so often, with the others between, so that a busy moment spoils none
+_SECONDS = 0.02  # seconds of one measurement
 _SIDE = 256  # rows and columns of the matrices whose product is timed
 _HALF_SIDE = 512  # rows and columns in bf16, where the operands take longer to prepare
 _EXP_FLOPS = 32  # operations in whose time a vectorized exponential is done, of some twenty instructions
@@ -144,6 +145,12 @@ def _vectors() -> str:
     return "scalar"
 
 
+def _multiplies_bf16() -> bool:
+    """Whether the processor has instructions that multiply in bf16; without them, a product takes long."""
+    flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
+    return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
+
+
 def _caches() -> dict[int, int]:
     """Return the bytes of each level of data cache that the first core sees."""
     found: dict[int, int] = {}
@@ -164,7 +171,7 @@ def _caches() -> dict[int, int]:
 
 
 def _measure(threads: int, cache_bytes: int) -> _Rates:
-    """Return the best rates of a fraction of a second.
+    """Return the best rates of about half a second.
 
     Arithmetic is timed on one thread, in pieces that a busy machine rarely interrupts, and counted once
     for each; memory and the last cache are shared, so they are timed on all threads, too.
@@ -172,28 +179,32 @@ def _measure(threads: int, cache_bytes: int) -> _Rates:
     import torch
 
     before = torch.get_num_threads()
+    a, b, c = (torch.zeros(_SIDE, _SIDE) for _ in range(3))
+    halves = [torch.zeros(_HALF_SIDE, _HALF_SIDE, dtype=torch.bfloat16) for _ in range(3)]
+    # Memory that was never written reads as one page of zeros, which a cache holds.
+    large = torch.ones(2, min(max(cache_bytes, 32 << 20), 128 << 20) // 4)
+    small = torch.ones(2, min(max(cache_bytes // 8, 64 << 10), 4 << 20) // 4)
+    product_s, half_product_s, memory, cached = inf, inf, 0.0, 0.0
     try:
         with torch.inference_mode():
-            torch.set_num_threads(1)
-            a, b, c = (torch.zeros(_SIDE, _SIDE) for _ in range(3))
-            product_s = _least_s(lambda: torch.mm(a, b, out=c))
-            halves = [torch.zeros(_HALF_SIDE, _HALF_SIDE, dtype=torch.bfloat16) for _ in range(3)]
-            half_product_s = _least_s(lambda: torch.mm(halves[0], halves[1], out=halves[2]))
-            memory, cached = 0.0, 0.0
-            # Memory that was never written reads as one page of zeros, which a cache holds.
-            large = torch.ones(2, min(max(cache_bytes, 32 << 20), 128 << 20) // 4)
-            small = torch.ones(2, min(max(cache_bytes // 8, 64 << 10), 4 << 20) // 4)
-            for count in dict.fromkeys((1, threads)):
-                torch.set_num_threads(count)
-                memory = max(memory, _bytes_per_s(large))
-                cached = max(cached, _bytes_per_s(small))
+            for _ in range(_ROUNDS):
+                torch.set_num_threads(1)
+                product_s = min(product_s, _least_s(lambda: torch.mm(a, b, out=c)))
+                if _multiplies_bf16():
+                    time_s = _least_s(lambda: torch.mm(halves[0], halves[1], out=halves[2]))
+                    half_product_s = min(half_product_s, time_s)
+                for count in dict.fromkeys((1, threads)):
+                    torch.set_num_threads(count)
+                    memory = max(memory, _bytes_per_s(large))
+                    cached = max(cached, _bytes_per_s(small))
     finally:
         torch.set_num_threads(before)
+    vector_flops = threads * 2 * _SIDE**3 / product_s
     return _Rates(
         memory_gbs=memory / 1e9,
         l2_gbs=cached / 1e9,
-        vector_flops=threads * 2 * _SIDE**3 / product_s,
-        bf16_flops=threads * 2 * _HALF_SIDE**3 / half_product_s,
+        vector_flops=vector_flops,
+        bf16_flops=max(threads * 2 * _HALF_SIDE**3 / half_product_s, vector_flops),
     )
 
 

@@ -88,6 +88,13 @@ def test_products_of_bf16_have_their_own_rate_but_are_never_slower_than_in_fp32(
     assert flops["f16"] == flops["tf32"] == 1e11
 
 
+def test_bf16_is_not_timed_where_no_instruction_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a product took a second, longer than all else."""
+    monkeypatch.setattr(module, "_multiplies_bf16", lambda: False)
+    rates = module._measure(1, 1 << 20)
+    assert rates.bf16_flops == rates.vector_flops
+
+
 def test_thread_counts_are_kept_side_by_side(
     folder: Path, measured: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
