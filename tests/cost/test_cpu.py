@@ -9,7 +9,7 @@ from superopt.cost import DEVICES, Device, estimate
 from superopt.cost.cpu import KernelTime, kernel_time
 from superopt.cost.cpu.contraction import Shape, contraction_time
 from superopt.cost.cpu.layout import Layout
-from superopt.cost.cpu.rates import core_of, operation
+from superopt.cost.cpu.rates import PIECES, REST, SUM_LANES, core_of, operation
 from superopt.cost.cpu.traffic import Loop, Touch, distinct, missed
 from superopt.ir import MuGraph, fuse, is_matmul, parse_graph, parse_mugraph
 
@@ -122,6 +122,52 @@ def test_whole_rows_come_from_memory_sooner_than_halves_of_them() -> None:
     mugraph = fuse(parse_graph(SQUARES))
     whole, halves = (time(mugraph, m=512, k=k) for k in (2048, 1024))
     assert 1.5 * whole.memory_s < halves.memory_s < 3 * whole.memory_s
+
+
+def sums(axes: str) -> MuGraph:
+    left = ", ".join(axis for axis in "bhsd" if axis not in axes)
+    axes_of = "axes b=8 h=32 s=64 d=49\nin x: f32[b, h, s, d]"
+    return fuse(parse_graph(f"graph g\n{axes_of}\nt = sum[{axes}](x)\nout o: f32[{left}] = t\n"))
+
+
+def test_lanes_are_summed_once_for_each_result_and_not_for_each_row() -> None:
+    """Before: a group norm's sums were told to take twice as long as they did, and worse schedules won."""
+    once, each_row = time(sums("s, d")), time(sums("d"))
+    lanes_s = SUM_LANES * CORE.cycle * CORE.fma_s
+    assert each_row.compute_s - once.compute_s > 0.9 * 8 * 32 * 63 * lanes_s
+
+
+def test_what_stands_around_vectors_takes_as_long_with_narrow_ones() -> None:
+    narrow = replace(ALONE, capability="avx2")  # as many operations in a second, on vectors half as long
+    cycle_s, narrow_s = (one.cycle * one.fma_s for one in (CORE, core_of(narrow)))
+    assert narrow_s == pytest.approx(cycle_s)
+    text = "graph g\naxes m=4096 n={n}\nin x: f32[m, n]\nt = mul(x, x)\nout o: f32[m, n] = t\n"
+    odd, even = (time(fuse(parse_graph(text.format(n=n))), narrow).compute_s for n in (49, 56))
+    assert odd - even > 0.9 * 4096 * (REST + PIECES) * cycle_s  # a last vector is stored in pieces
+
+
+def test_a_copy_into_another_order_reads_numbers_one_by_one() -> None:
+    text = (
+        "graph g\naxes m=512 n=512 p=512\nin x: f32[{read}]\n"
+        "kernel grid[m, n]\n  t = rename[p->n](x)\nout o: f32[m, n] = t\n"
+    )
+    turned, straight = (time(parse_mugraph(text.format(read=read))) for read in ("p, m", "m, p"))
+    assert turned.compute_s > 2 * straight.compute_s
+
+
+def test_short_rows_that_meet_columns_come_later_from_memory() -> None:
+    """Keys of 128 numbers took 2 to 4 times as long: blocks of rows end before prefetching begins."""
+    short, long = (time(matmul(m, 4, k), m=m, k=k) for m, k in ((8192, 128), (256, 4096)))
+    assert short.memory_s > 1.9 * long.memory_s
+
+
+def test_a_tensor_is_read_along_memory_only_in_the_order_of_its_loops() -> None:
+    program = lower_kernel(sums("d"), 0)
+    layout = Layout(program, CppConfig((("b", 1), ("h", 32), ("s", 64), ("d", 49))))
+    whole = 32 * 64 * 49 * 4
+    assert layout.run(0, [], ["d", "s", "h"]) == layout.run(0, []) >= whole
+    assert layout.run(0, [], ["d", "h", "s"]) == 49 * 4
+    assert layout.run(0, [], ["s", "d", "h"]) == 4
 
 
 def test_a_walk_that_a_mask_stops_does_half_the_work() -> None:

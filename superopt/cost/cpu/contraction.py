@@ -12,11 +12,11 @@ from superopt.cost.cpu.rates import CALLED, CONVERT, GATHER, LOAD, REST, STORE, 
 
 __all__ = ["Shape", "contraction_time", "filtered_time", "gathered_time"]
 
-_CHAIN = 4  # products that a core starts before the first of them is complete
+_CHAIN = 4.0  # cycles until a product is complete, and another can be added to the same sum
 _DEEP = 256  # numbers of a sum that are packed at a time
 _SHALLOW = 64
 _TURN_LANES = 1.5  # as a multiple of a load and a store: a square block is transposed on the way
-_FOLD = 8.0  # the time to sum the lanes of a vector, where several vectors are summed together
+_FOLD = 8.0  # cycles to sum the lanes of a vector, where several vectors are summed together
 _WINDOW = 6.5  # the time to copy a vector of a window, parts of which may lie outside
 _SPLIT, _SPLIT_TAPS = 4.0, 8.0  # the time to make a vector of sums of neighbours, or of taps
 _REACHED = (
@@ -44,9 +44,9 @@ class Shape:
 
 def contraction_time(shape: Shape, core: Core) -> float:
     """Return the time of one call, in multiply-adds of vectors."""
+    time = CALLED * core.cycle
     if not (shape.m and shape.n and shape.k):
-        return CALLED
-    time = CALLED
+        return time
     if shape.pairs:
         return time + _pairs(shape, core)
     if shape.a_half:
@@ -65,22 +65,24 @@ def contraction_time(shape: Shape, core: Core) -> float:
 
 def gathered_time(m: float, n: float, k: float, core: Core, *, b_along_n: bool, a_along_k: bool) -> float:
     """Return the time of a contraction of windows: panels of columns, or else blocks of rows, are copied."""
+    called = CALLED * core.cycle
     if not (m and n and k):
-        return CALLED
+        return called
     if b_along_n:
-        return CALLED + n * k / core.lanes * _WINDOW + _panel(m, n, k, core)
-    copied = m * k / core.lanes * (_WINDOW if a_along_k else GATHER)
+        return called + n * k / core.lanes * _WINDOW + _panel(m, n, k, core)
+    copied = m * k / core.lanes * (_WINDOW if a_along_k else GATHER * core.cycle)
     along = Shape(m, n, k, a_along_k=True, b_along_k=True, b_along_n=False)
     return copied + ceil(m / _DEEP) * contraction_time(replace(along, m=min(m, _DEEP)), core)
 
 
 def filtered_time(results: tuple[float, ...], filters: float, channels: float, core: Core) -> float:
     """Return the time of a convolution with three taps along each axis of its results, in fewer products."""
+    called = CALLED * core.cycle
     if not (all(results) and filters and channels):
-        return CALLED
+        return called
     products, tiles = 4.0 ** len(results), prod(ceil(size / 2) for size in results)
     moved = tiles * (channels + filters) * _SPLIT + filters * channels * _SPLIT_TAPS
-    return CALLED + products * (moved / core.lanes + _panel(tiles, filters, channels, core))
+    return called + products * (moved / core.lanes + _panel(tiles, filters, channels, core))
 
 
 def _with_copied_rows(shape: Shape) -> Shape:
@@ -98,15 +100,15 @@ def _is_turned(shape: Shape) -> bool:
     )
 
 
-def _block(rows: float, vectors: float, *, load: float = LOAD) -> float:
+def _block(rows: float, vectors: float, core: Core, *, load: float = LOAD) -> float:
     """Return the time of a block of accumulators for one position of the sum."""
-    return _REACHED * max(rows * vectors, _CHAIN, load * vectors + _BROADCAST * rows)
+    return max(_REACHED * max(rows * vectors, load * vectors + _BROADCAST * rows), _CHAIN * core.cycle)
 
 
-def _rows(m: float, tallest: int, vectors: float, *, load: float = LOAD) -> float:
+def _rows(m: float, tallest: int, vectors: float, core: Core, *, load: float = LOAD) -> float:
     """Return the time of all rows, in equal blocks of at most so many, for one position of the sum."""
     blocks = ceil(m / tallest)
-    return blocks * _block(m / blocks, vectors, load=load)
+    return blocks * _block(m / blocks, vectors, core, load=load)
 
 
 def _columns(n: float, core: Core, vectors: int) -> tuple[float, float]:
@@ -119,23 +121,24 @@ def _dots(shape: Shape, core: Core) -> float:
     """Both operands lie along k: dot products, some rows and columns at a time."""
     wide = 2 if core.registers == 32 else 1
     load = LOAD + (CONVERT if shape.b_half else 0)
+    fold = _FOLD * core.cycle
     steps = ceil(shape.k / core.lanes)
     time, left = 0.0, shape.m
     for rows, columns in ((4, 2 * wide), (2, 2 * wide)):
         times, left = left // rows, left % rows
         groups, single = shape.n // columns, shape.n % columns
         block = max(rows * columns, load * columns + LOAD * rows)
-        alone = max(rows, _CHAIN, load + LOAD * rows)
-        time += times * (groups * (steps * block + rows * columns * _FOLD))
-        time += times * (single * (steps * alone + rows * _FOLD))
-    return time + left * shape.n * (steps * max(1.0, load + LOAD) + _FOLD)
+        alone = max(rows, _CHAIN * core.cycle, load + LOAD * rows)
+        time += times * (groups * (steps * block + rows * columns * fold))
+        time += times * (single * (steps * alone + rows * fold))
+    return time + left * shape.n * (steps * max(1.0, load + LOAD) + fold)
 
 
 def _streams(shape: Shape, core: Core) -> float:
     """One row or two: rows of B stream past, four at a time."""
     vectors = shape.n / core.lanes
     load = LOAD + (CONVERT if shape.b_half else 0)
-    return _REACHED * shape.m * ceil(shape.k / 4) * (vectors * (4 * load + LOAD + STORE) + REST)
+    return _REACHED * shape.m * ceil(shape.k / 4) * (vectors * (4 * load + LOAD + STORE) + REST * core.cycle)
 
 
 def _direct(shape: Shape, core: Core) -> float:
@@ -143,8 +146,8 @@ def _direct(shape: Shape, core: Core) -> float:
     vectors = 4 if core.registers == 32 else 2
     load = LOAD + (CONVERT if shape.b_half else 0)
     groups, single = _columns(shape.n, core, vectors)
-    one = _rows(shape.m, 6, vectors, load=load)
-    rest = _rows(shape.m, 6, 1, load=load)
+    one = _rows(shape.m, 6, vectors, core, load=load)
+    rest = _rows(shape.m, 6, 1, core, load=load)
     touched = ceil(shape.k / _SHALLOW) * shape.m * (LOAD + STORE)  # C, for each vector of it
     return shape.k * (groups * one + single * rest) + touched * (groups * vectors + single)
 
@@ -154,7 +157,8 @@ def _panel(m: float, n: float, k: float, core: Core) -> float:
     tall = 12 if core.registers == 32 else 6
     groups, single = _columns(n, core, 2)
     touched = ceil(k / _DEEP) * m * (LOAD + STORE)
-    return k * (groups * _rows(m, tall, 2) + single * _rows(m, tall, 1)) + touched * (2 * groups + single)
+    products = groups * _rows(m, tall, 2, core) + single * _rows(m, tall, 1, core)
+    return k * products + touched * (2 * groups + single)
 
 
 def _in_panel(shape: Shape, core: Core) -> float:
@@ -163,8 +167,10 @@ def _in_panel(shape: Shape, core: Core) -> float:
     load = LOAD + (CONVERT if shape.b_half else 0)
     vectors = max(ceil(shape.n / core.lanes), 1)
     if shape.m <= tall / 2:
-        return shape.k * _rows(shape.m, tall // 2, vectors, load=load) + shape.m * vectors * (LOAD + STORE)
-    return shape.k * vectors / 2 * _rows(shape.m, tall, 2, load=load) + shape.m * vectors * (LOAD + STORE)
+        products = _rows(shape.m, tall // 2, vectors, core, load=load)
+    else:
+        products = vectors / 2 * _rows(shape.m, tall, 2, core, load=load)
+    return shape.k * products + shape.m * vectors * (LOAD + STORE)
 
 
 def _copied(numbers: float, core: Core) -> float:
@@ -177,7 +183,7 @@ def _packed(shape: Shape, core: Core) -> float:
     vectors = shape.n * shape.k / core.lanes
     each = LOAD + STORE + (CONVERT if shape.b_half else 0)
     if not shape.b_along_n:
-        each = each * _TURN_LANES if shape.b_along_k else each + GATHER
+        each = each * _TURN_LANES if shape.b_along_k else each + GATHER * core.cycle
     time = vectors * each
     if not shape.a_along_k:
         time += shape.m * shape.k / core.lanes * (LOAD + STORE) * _TURN_LANES

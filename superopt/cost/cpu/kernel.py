@@ -32,7 +32,7 @@ _ALONE = 0.4  # the share of a call's overhead that remains where no other threa
 # squares took 2.2 times as long over halves of rows as over whole rows, and over columns of weights 3 times.
 _PAGE = 4096.0  # bytes
 _APART = 2.0
-_BLOCK = 1024.0  # bytes of a row of B that few rows of A use before they go on to the next row
+_BLOCK = _PAGE  # bytes of a row of B that few rows of A use before they go on to the next row
 _AHEAD = 4 * _PAGE  # likewise for one row of A, and for many rows, for which B is packed and prefetched
 _COLUMNS = 1.35  # times as long, where several columns far apart are read at once: 4096 of 4096, one thread
 _PANEL = 64  # columns that are read as they lie, if they lie in one piece: `panel_columns` in the runtime
@@ -53,6 +53,21 @@ class KernelTime:
 def kernel_time(program: KernelProgram, config: CppConfig, device: Device) -> KernelTime:
     """Return the time of a kernel in one configuration on all cores of a processor."""
     return _Model(program, config, device).time()
+
+
+@dataclass(slots=True)
+class _Row:
+    """What the rows of a nest take, in multiply-adds of vectors."""
+
+    vector: float = 0.0  # each vector
+    start: float = 0.0  # each row besides
+    last: float = 0.0  # a last vector that is not full, besides
+    result: float = 0.0  # each sum whose terms lie along the vectors, once it is complete
+
+
+def _read_by(one: Compute | Store) -> tuple[int, ...]:
+    """Return the values that a statement reads."""
+    return (one.value,) if isinstance(one, Store) else one.step.inputs
 
 
 class _Model:
@@ -83,7 +98,7 @@ class _Model:
         threads = max(min(most, programs), 1)
         # Each thread has a run of programs, so the busiest has as many as any.
         busiest = ceil(programs / threads) / programs
-        compute = programs * (rates.PROGRAM + self._time_of(at.plan.body)) * core.fma_s * busiest
+        compute = programs * (rates.PROGRAM * core.cycle + self._time_of(at.plan.body)) * core.fma_s * busiest
         second, last, memory = (size * busiest for size in self._bytes(self._loops(), threads))
         times = (second * core.second_s, last * core.last_s, memory * core.memory_s * threads / device.cores)
         bytes_s = max(sum(times[:2]), times[2]) + _UNHIDDEN * min(sum(times[:2]), times[2])
@@ -116,23 +131,38 @@ class _Model:
         if isinstance(item, Fill):
             yield self._touch(item.value)
         elif isinstance(item, Contraction):
-            yield self._touch(item.a)
-            yield self._touch(item.b, self._met(item), apart=_COLUMNS if self._has_dots(item) else 1.0)
+            yield self._touch(item.a, self._met_rows(item), inside=self._inside(item, item.a, item.m))
+            apart = _COLUMNS if self._has_dots(item) else 1.0
+            yield self._touch(item.b, self._met(item), inside=self._inside(item, item.b, item.n), apart=apart)
             yield self._touch(item.compute.value)
         elif isinstance(item, Shift):
             for value in (*item.move.step.inputs, item.move.value, *(one for one, _ in item.move.rescales)):
                 if not self.at.is_written_out(value):
                     yield self._touch(value)
         elif isinstance(item, Nest):
+            inside = self.at.loops(item)[::-1]
             for one in (*item.statements, *item.rest):
                 if isinstance(one, Store):
                     bytes_ = self.at.volume(one.tensor.axes) * DTYPES[one.tensor.dtype].bytes
                     yield Touch(f"stored {one.tensor.name}", frozenset(one.tensor.axes), bytes_)
-                    continue
-                for value in (*one.step.inputs, one.value):
+                for value in (*_read_by(one), one.value):
                     kept = value in self.at.plan.kept or self.at.source(value) in self.shared
                     if kept and not self.at.is_written_out(value):
-                        yield self._touch(value)
+                        yield self._touch(value, inside=inside)
+
+    def _inside(self, item: Contraction, value: int, side: str | None) -> list[str]:
+        """Return the loops in which a contraction reads an operand, the innermost first."""
+        strides = self.at.strides(value)
+        own = [axis for axis in (side, item.k) if axis in strides]
+        return [*sorted(own, key=strides.__getitem__), *reversed(item.around)]
+
+    def _met_rows(self, item: Contraction) -> float | None:
+        """Return how many bytes of a row of A are read along memory, where blocks of rows meet columns."""
+        strides = self.at.strides(item.a)
+        many = item.m is not None and self.at.extent(item.m) > FEW
+        if not many or item.k is None or strides.get(item.k) != 1 or item.gathered is not None:
+            return None
+        return self.at.extent(item.k) * self.at.bytes_of(item.a)
 
     def _met(self, item: Contraction) -> float | None:
         """Return how many bytes of its columns a micro-kernel reads along memory; None: as they lie."""
@@ -153,14 +183,21 @@ class _Model:
         few = item.m is None or self.at.extent(item.m) <= FEW
         return few and item.k is not None and strides.get(item.k) == 1 and strides.get(item.n) != 1
 
-    def _touch(self, value: int, run: float | None = None, *, apart: float = 1.0) -> Touch:
+    def _touch(
+        self,
+        value: int,
+        run: float | None = None,
+        *,
+        inside: Sequence[str] | None = None,
+        apart: float = 1.0,
+    ) -> Touch:
         """Return the touch of a tile, of which so many bytes lie in one piece; scattered ones take longer."""
         source = self.at.source(value)
         axes = self.at.axes[value]
         size = self.at.volume(axes) * self.at.bytes_of(value)
         if source not in self.shared:
             return Touch(str(source), frozenset(), size)
-        run = self.at.run(value, self.walked) if run is None else run
+        run = self.at.run(value, self.walked, inside) if run is None else run
         self.apart.setdefault(str(source), apart * (1 + min(_PAGE / run, _APART) if run else 1.0))
         return Touch(str(source), axes, size)
 
@@ -190,11 +227,12 @@ class _Model:
     def _time(self, item: Item) -> float:
         if isinstance(item, Walk):
             turns = self.at.count(item.axis) * self._share(item)
-            return turns * (rates.TURN + self._walked(item.body, turns))
+            return turns * (rates.TURN * self.core.cycle + self._walked(item.body, turns))
         if isinstance(item, Contraction):
             return self._contraction(item)
         if isinstance(item, Fill):
-            return rates.ROW + self.at.volume(self.at.axes[item.value]) / self.core.lanes * rates.STORE
+            vectors = self.at.volume(self.at.axes[item.value]) / self.core.lanes
+            return rates.ROW * self.core.cycle + vectors * rates.STORE
         if isinstance(item, Shift):
             return self._shift(item, 1.0)
         return self._nest(item)
@@ -214,13 +252,14 @@ class _Model:
         return min(kept_share(self.masks, axes) + beyond, 1.0)
 
     def _shift(self, item: Shift, moved: float) -> float:
-        move, at = item.move, self.at
+        move, at, core = item.move, self.at, self.core
         positions = at.volume(at.axes[move.value])
-        time = positions * (2 * rates.SCALAR + operation(move.step.op))
+        time = positions * (2 * rates.SCALAR * core.cycle + operation(move.step.op))
         for value, _ in move.rescales:
-            run = at.volume(at.axes[value] - at.axes[move.value]) / self.core.lanes
-            time += moved * positions * (rates.ROW + ceil(run) * (rates.LOAD + rates.STORE + 1))
-        return time + moved * positions * (rates.EXP + rates.CALLED / 2)
+            run = at.volume(at.axes[value] - at.axes[move.value]) / core.lanes
+            row = rates.ROW * core.cycle + ceil(run) * (rates.LOAD + rates.STORE + 1)
+            time += moved * positions * row
+        return time + moved * positions * (rates.EXP + rates.CALLED / 2 * core.cycle)
 
     def _contraction(self, item: Contraction) -> float:
         at = self.at
@@ -259,45 +298,55 @@ class _Model:
 
     def _nest(self, nest: Nest) -> float:
         """Return the time of fused steps: rows of vectors along the last axis."""
-        at, lanes = self.at, self.core.lanes
+        at, core = self.at, self.core
         order = at.in_order(nest.axes)
         vector = order[-1] if order else None
         rows = prod(at.extent(axis) for axis in order[:-1])
-        in_registers = vector is not None and vector in nest.reduced
-        each, row, read = 0.0, rates.ROW, set[int]()
-        made = nest.made
+        found = self._row(nest, vector)
+        if vector is None:
+            single = rates.SCALAR * core.cycle * len(nest.statements)
+            return rows * (found.start + found.vector + single)
+        results = prod(at.extent(axis) for axis in order[:-1] if axis not in nest.reduced)
+        extent = at.extent(vector)
+        last = found.last if extent % core.lanes else 0.0
+        return rows * (found.start + ceil(extent / core.lanes) * found.vector + last) + results * found.result
+
+    def _row(self, nest: Nest, vector: str | None) -> _Row:
+        """Return what the rows of a nest take whose vectors lie along an axis."""
+        at, core = self.at, self.core
+        row = _Row(start=rates.ROW * core.cycle, last=rates.REST * core.cycle)
+        pieces = 0.0 if core.masked else rates.PIECES * core.cycle
+        known = nest.made
         for one in (*nest.statements, *nest.rest):
-            if isinstance(one, Store):
-                each += self._moved(
-                    at.stored_strides(one.tensor), vector, DTYPES[one.tensor.dtype].bytes, rates.STORE
-                )
-                continue
-            for value in one.step.inputs:
-                if value in made or value in read or at.is_written_out(value):
+            for value in _read_by(one):
+                if value in known or at.is_written_out(value):
                     continue
-                read.add(value)
+                known.add(value)
                 strides = at.strides(value)
                 if vector in strides:
-                    each += self._moved(strides, vector, at.bytes_of(value), rates.LOAD)
+                    row.vector += self._moved(strides, vector, at.bytes_of(value), rates.LOAD)
                 else:
-                    row += rates.LOAD
-            each += operation(one.step.op)
-            if one.step.op in REDUCTIONS:
-                if in_registers:
-                    row += rates.MAX_LANES if one.step.op == "max" else rates.SUM_LANES
-                elif not nest.stands:
-                    each += rates.LOAD + rates.STORE
-            elif one.value in at.plan.kept:
-                each += self._moved(at.strides(one.value), vector, 4, rates.STORE)
-        if vector is None:
-            return rows * (row + each + rates.SCALAR * len(nest.statements))
-        extent = at.extent(vector)
-        if extent % lanes:
-            row += rates.REST
-        return rows * (row + ceil(extent / lanes) * each)
+                    row.start += rates.LOAD
+            if isinstance(one, Store):
+                strides, size = at.stored_strides(one.tensor), DTYPES[one.tensor.dtype].bytes
+                row.vector += self._moved(strides, vector, size, rates.STORE)
+                row.last += pieces
+                continue
+            row.vector += operation(one.step.op)
+            if one.step.op not in REDUCTIONS:
+                if one.value in at.plan.kept:
+                    row.vector += self._moved(at.strides(one.value), vector, 4, rates.STORE)
+                    row.last += pieces
+            elif vector is not None and vector in nest.reduced:
+                lanes = rates.MAX_LANE * core.lanes if one.step.op == "max" else rates.SUM_LANES
+                row.result += lanes * core.cycle
+            elif not nest.stands:  # sums lie in memory, and are read and written for each term
+                row.vector += rates.LOAD + rates.STORE
+                row.last += pieces
+        return row
 
     def _moved(self, strides: dict[str, int], vector: str | None, size: int, rate: float) -> float:
         """Return the time to read or write a vector."""
         if vector is not None and strides.get(vector, 1) != 1:
-            return rates.GATHER
+            return rates.GATHER * self.core.cycle
         return rate + (rates.CONVERT if size == 2 else 0)

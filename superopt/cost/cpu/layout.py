@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil, prod
 
 from superopt.codegen.cpp.config import CppConfig
-from superopt.codegen.cpp.plan import LEAVES, VIEWS, Plan, make_plan, viewed
+from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest, Plan, make_plan, viewed
 from superopt.codegen.lowering import lower_for_cpp
 from superopt.codegen.statements import KernelProgram, Tensor, contiguous_strides, traced_strides
 from superopt.dtypes import DTYPES
@@ -50,6 +50,11 @@ class Layout:
         rank = {axis: at for at, axis in enumerate(self.plan.order)}
         return sorted((axis for axis in axes if axis not in self.single), key=rank.__getitem__)
 
+    def loops(self, nest: Nest) -> list[str]:
+        """Return the axes of the loops of a nest, the outermost first; reductions run inside other loops."""
+        order = self.in_order(nest.axes)
+        return sorted(order, key=lambda axis: (axis == order[-1], axis in nest.reduced))
+
     def source(self, value: int) -> int:
         """Return the value that is read where a view of it is asked for."""
         return viewed(self.graph, value)
@@ -91,15 +96,25 @@ class Layout:
                 found[seen] = found.get(seen, 0) + stride
         return found
 
-    def run(self, value: int, walked: Sequence[str]) -> float:
-        """Return how many bytes of a tensor are read along memory, tile after tile, inside some walks."""
+    def run(self, value: int, walked: Sequence[str], inside: Sequence[str] | None = None) -> float:
+        """Return how many bytes of a tensor are read along memory, tile after tile, inside some walks.
+
+        `walked` are the axes of the walks, and `inside` those of the loops within a tile, the innermost
+        first. Without `inside`, a tile is read in the order of memory.
+        """
         strides = self.strides(value)
+        several = [axis for axis in strides if axis not in self.single and self.extent(axis) > 1]
+        within = None if inside is None else [axis for axis in inside if axis in several]
         loops = [axis for axis in (*walked, *reversed(self.grid)) if axis in strides and self.count(axis) > 1]
         run, whole = float(self.bytes_of(value)), 1
         order = sorted(strides, key=strides.__getitem__)
         for at, axis in enumerate(order):
             if strides[axis] > whole:
                 break
+            if within is not None and axis in several:
+                if within[:1] != [axis]:
+                    return run
+                del within[0]
             if self.count(axis) > 1:
                 # The next tile follows where this axis is walked first, and a tile has one row.
                 follows = loops[0] == axis and all(self.extent(one) <= 1 for one in order[at + 1 :])

@@ -1,8 +1,10 @@
-"""Rates: how long a core takes for single operations, in times of one vector multiply-add at its peak.
+"""Rates: how long a core takes for single operations.
 
-Unless a comment says otherwise, the rates were measured on an AMD EPYC of the fourth generation, with vectors
-of 512 bits. Counted in multiply-adds, they hold roughly for other cores with vectors. The peak itself, and
-the rates of memory and of the last cache, are measured on each machine (`superopt.cost.host`).
+Operations on vectors are counted in vector multiply-adds at the core's peak. The peak is measured on each
+machine, as the rates of memory and of the last cache are (`superopt.cost.host`). What stands around vectors
+(calls, starts of loops, single numbers) is counted in cycles, since it takes as long with narrow vectors as
+with wide ones. The counts were measured on an AMD EPYC with vectors of 512 bits, and predictions compared
+with times there and on one with vectors of 256 bits. They hold roughly for other cores with vectors.
 """
 
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from superopt.ops import OPS
 
 __all__ = ["Core", "core_of", "operation"]
 
+# Vector multiply-adds.
 LOAD = 1.0  # a vector from the first cache
 STORE = 2.5
 ADD = 0.5  # an addition, a maximum or a comparison, which have units of their own
@@ -21,16 +24,20 @@ ROOT = 18.0
 EXP = 13.0
 LOG = 24.0
 CALL = 250.0  # a function of the C library for each lane of a vector
-GATHER = 24.0  # a vector whose numbers lie apart
 CONVERT = 1.5  # a vector in half precision, read or written
+
+# Cycles.
+GATHER = 24.0  # a vector whose numbers lie apart
 ROW = 12.0  # the start of an innermost loop
 REST = 12.0  # a last vector that is not full
+PIECES = 6.0  # the store of such a vector by a core without masks for its lanes
 SUM_LANES = 25.0  # the sum of the lanes of a vector
-MAX_LANES = 90.0  # the maximum of the lanes of a vector, taken one after the other
+MAX_LANE = 5.5  # each lane of a maximum, taken one after the other
 TURN = 20.0  # a turn of a loop over tiles
 PROGRAM = 150.0  # a program of the grid
 SCALAR = 4.0  # an operation on one number, which waits for the one before
 CALLED = 60.0  # the call of a contraction, with the choice of how it is done
+_CYCLE_S = 0.3e-9  # seconds: cores with vectors run at 3 to 4 GHz while they compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,9 @@ class Core:
 
     lanes: int  # numbers of a vector in fp32
     registers: int  # vector registers
+    masked: bool  # some lanes of a vector are stored by one instruction
     fma_s: float  # seconds of a vector multiply-add
+    cycle: float  # vector multiply-adds in the time of a cycle
     half_fma_s: float  # likewise in bf16, for as many products as a vector in fp32 has
     caches: tuple[int, int, int]  # bytes of its own first and second cache, and of its part of the last one
     second_s: float  # seconds for a byte from the second cache
@@ -59,7 +68,9 @@ def core_of(device: Device) -> Core:
     return Core(
         lanes=lanes,
         registers=32 if device.capability == "avx512" else 16,
+        masked=device.capability == "avx512",
         fma_s=fma_s,
+        cycle=_CYCLE_S / fma_s,
         half_fma_s=half_fma_s,
         caches=(device.shared_bytes, device.shared_per_core, device.l2_bytes // device.cores),
         second_s=fma_s / _SECOND_BYTES,
