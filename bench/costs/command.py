@@ -5,6 +5,8 @@
     python -m bench.costs --held-out --json OUT            programs of which the model knows nothing
     python -m bench.costs --data OUT                       the times that OUT has, by the model of today
 
+OUT has the rates of the machine, too, by which its times are predicted again.
+
 Measured: many ways to run each program, the schedules that are ranked first and others that are drawn, in
 default and in other configurations. Against: the times that the cost model predicts. `right` is the share of
 pairs, of those that differ by more than a tenth in two measurements, that are predicted in their order;
@@ -20,13 +22,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from superopt.bench.costs.measure import Way, compiled, kept_way, timed, ways_of
+from superopt.bench.costs.measure import (
+    Way,
+    compiled,
+    kept_device,
+    kept_way,
+    plain_device,
+    predicted_us,
+    timed,
+    ways_of,
+)
 from superopt.bench.costs.programs import FAMILIES, HELD_OUT, PROGRAMS, Program
 from superopt.bench.costs.score import Score, score, together
 from superopt.bench.harness.command import Parser, above_zero, check_names, check_out, from_one, listed
 from superopt.bench.harness.records import Record, failed
 from superopt.bench.harness.results import Results, begin, machine, read_results, resumed, tell
-from superopt.candidates.candidate import total_us
+from superopt.cost import Device
 from superopt.errors import InputError, SuperoptError
 from superopt.targets import Target, pick_target
 
@@ -94,7 +105,9 @@ def _measured(programs: Sequence[Program], options: Namespace, target: Target) -
         try:
             ways = ways_of(program, target, ranked=_RANKED, drawn=_DRAWN, others=_OTHERS, seed=options.seed)
             ways = timed(compiled(ways, target), target, seconds=options.seconds, seed=options.seed)
-            record = known | _scored(ways, target) | {"ways": [way.kept() for way in ways]}
+            device = target.cost_device()
+            kept = {"host": plain_device(device), "ways": [way.kept() for way in ways]}
+            record = known | _scored(ways, device) | kept
         except SuperoptError as error:
             record = failed(known, error)
         results.keep(name, record)
@@ -103,18 +116,19 @@ def _measured(programs: Sequence[Program], options: Namespace, target: Target) -
 
 
 def _scored_again(cases: Mapping[str, Record], target: Target) -> dict[str, Record]:
-    """Return records with the score of the model of today."""
+    """Return records with the score of the model of today, by the rates of the machine that was timed."""
     found = {}
     for name, record in cases.items():
         ways = [kept_way(one, target) for one in record.get("ways", ())]
-        found[name] = {**record, **_scored(ways, target)} if ways else record
+        device = kept_device(record["host"]) if "host" in record else target.cost_device()
+        found[name] = {**record, **_scored(ways, device)} if ways else record
         tell(_line(name, found[name]))
     return found
 
 
-def _scored(ways: Sequence[Way], target: Target) -> Record:
+def _scored(ways: Sequence[Way], device: Device) -> Record:
     """Return how well the times of ways are predicted."""
-    predicted = [total_us(target.reports(way.mugraph, way.configs)) or float("inf") for way in ways]
+    predicted = [predicted_us(way, device) for way in ways]
     return _plain(score(predicted, [way.us for way in ways])) | {"predicted_us": predicted}
 
 

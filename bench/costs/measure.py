@@ -8,15 +8,19 @@ with the times: another cost model can be judged by them without measuring again
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from superopt.bench.costs.programs import Program
 from superopt.bench.harness.turns import clock_for, in_turns
 from superopt.codegen.configjson import config_json
+from superopt.codegen.cpp.emit import lower_kernel
+from superopt.cost import Device
+from superopt.cost.cpu import default_us, kernel_time
 from superopt.errors import SuperoptError
 from superopt.funnel.race import copies_for
 from superopt.ir import Graph, MuGraph, parse_mugraph
@@ -25,7 +29,7 @@ from superopt.targets import Configs, Kernel, Target
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Way", "compiled", "kept_way", "timed", "ways_of"]
+__all__ = ["Way", "compiled", "kept_device", "kept_way", "plain_device", "predicted_us", "timed", "ways_of"]
 
 _GRAPHS = 6  # graphs of a program that are scheduled
 _SHOWN = 30.0  # times the best estimate: what is estimated to take longer is not drawn
@@ -55,6 +59,27 @@ def kept_way(data: Mapping[str, Any], target: Target) -> Way:
     """Return the way that plain data describe."""
     configs = tuple(None if one is None else target.config_from_json(one) for one in data["configs"])
     return Way(data["name"], parse_mugraph(data["mugraph"]), configs, tuple(data["us"]))
+
+
+def plain_device(device: Device) -> dict[str, Any]:
+    """Return a device as plain data, to be kept with the times that were taken on it."""
+    plain = {one.name: getattr(device, one.name) for one in fields(Device)}
+    return plain | {"matrix_flops": dict(device.matrix_flops)}
+
+
+def kept_device(data: Mapping[str, Any]) -> Device:
+    """Return the device that plain data describe."""
+    return Device(**{**data, "matrix_flops": MappingProxyType(dict(data["matrix_flops"]))})
+
+
+def predicted_us(way: Way, device: Device) -> float:
+    """Return the time that the cost model predicts on a processor."""
+    return sum(
+        default_us(way.mugraph, number, device)
+        if config is None
+        else kernel_time(lower_kernel(way.mugraph, number), config, device).us
+        for number, config in enumerate(way.configs)
+    )
 
 
 def ways_of(
