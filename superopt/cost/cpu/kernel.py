@@ -32,8 +32,8 @@ _ALONE = 0.4  # the share of a call's overhead that remains where no other threa
 # squares took 2.2 times as long over halves of rows as over whole rows, and over columns of weights 3 times.
 _PAGE = 4096.0  # bytes
 _APART = 2.0
-_BLOCK = _PAGE  # bytes of a row of B that few rows of A use before they go on to the next row
-_AHEAD = 4 * _PAGE  # likewise for one row of A, and for many rows, for which B is packed and prefetched
+_FEW_ROWS = _PAGE  # bytes of B read along memory, in effect, where few rows of A use a part of each row of B
+_PREFETCHED = 4 * _PAGE  # likewise for one row of A, and for many rows, for which B is packed and prefetched
 _COLUMNS = 1.35  # times as long, where several columns far apart are read at once: 4096 of 4096, one thread
 _PANEL = 64  # columns that are read as they lie, if they lie in one piece: `panel_columns` in the runtime
 _WRITTEN = 0.7  # the time to write a byte to memory, over the time to read one
@@ -131,9 +131,11 @@ class _Model:
         if isinstance(item, Fill):
             yield self._touch(item.value)
         elif isinstance(item, Contraction):
-            yield self._touch(item.a, self._met_rows(item), inside=self._inside(item, item.a, item.m))
+            yield self._touch(item.a, self._run_of_rows(item), inside=self._inside(item, item.a, item.m))
             apart = _COLUMNS if self._has_dots(item) else 1.0
-            yield self._touch(item.b, self._met(item), inside=self._inside(item, item.b, item.n), apart=apart)
+            yield self._touch(
+                item.b, self._run_of_columns(item), inside=self._inside(item, item.b, item.n), apart=apart
+            )
             yield self._touch(item.compute.value)
         elif isinstance(item, Shift):
             for value in (*item.move.step.inputs, item.move.value, *(one for one, _ in item.move.rescales)):
@@ -156,21 +158,24 @@ class _Model:
         own = [axis for axis in (side, item.k) if axis in strides]
         return [*sorted(own, key=strides.__getitem__), *reversed(item.around)]
 
-    def _met_rows(self, item: Contraction) -> float | None:
-        """Return how many bytes of a row of A are read along memory, where blocks of rows meet columns."""
+    def _run_of_rows(self, item: Contraction) -> float | None:
+        """Return how many bytes of A are read along memory; None where that follows from its loops.
+
+        Blocks of rows meet columns, so that what follows a row in memory is not read next.
+        """
         strides = self.at.strides(item.a)
         many = item.m is not None and self.at.extent(item.m) > FEW
         if not many or item.k is None or strides.get(item.k) != 1 or item.gathered is not None:
             return None
         return self.at.extent(item.k) * self.at.bytes_of(item.a)
 
-    def _met(self, item: Contraction) -> float | None:
-        """Return how many bytes of its columns a micro-kernel reads along memory; None: as they lie."""
+    def _run_of_columns(self, item: Contraction) -> float | None:
+        """Return how many bytes of B are read along memory; None where that follows from its loops."""
         if self.at.strides(item.b).get(item.n) != 1 or self._is_panel(item):
             return None
         rows = self.at.extent(item.m) if item.m else 1.0
         in_place = self._by_pairs(item) and self.core.half_fma_s < self.core.fma_s  # and prefetched
-        return _BLOCK if 1 < rows <= FEW and not in_place else _AHEAD
+        return _FEW_ROWS if 1 < rows <= FEW and not in_place else _PREFETCHED
 
     def _is_panel(self, item: Contraction) -> bool:
         """Whether all columns of a contraction lie in one piece, so that nothing is copied."""
