@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from struct import Struct
+from typing import Any
 
 from superopt.codegen.cpp.compile import compile_source
 from superopt.codegen.cpp.source import CppSource
@@ -39,6 +40,9 @@ extern "C" {
 void* PyLong_AsVoidPtr(PyObject*);
 long long PyLong_AsLongLong(PyObject*);
 char* PyBytes_AsString(PyObject*);
+PyObject* PyTuple_New(__PTRDIFF_TYPE__);
+PyObject* PyTuple_GetItem(PyObject*, __PTRDIFF_TYPE__);
+int PyTuple_SetItem(PyObject*, __PTRDIFF_TYPE__, PyObject*);
 PyObject* PySequence_GetItem(PyObject*, __PTRDIFF_TYPE__);
 __PTRDIFF_TYPE__ PyList_Size(PyObject*);
 PyObject* PyObject_GetAttr(PyObject*, PyObject*);
@@ -124,10 +128,10 @@ def _direct() -> "Callable[[ctypes._FuncPointer, bytes], Call] | None":
     return direct
 
 
-def functions(name: str, code: str, *, many: bool) -> Callable[[bytes], Call]:
-    """Return what makes a function of Python of some bytes, or raise CompileError.
+def functions(name: str, code: str, *, many: bool) -> Callable[[Any], Call]:
+    """Return what makes a function of Python that is bound to an object, or raise CompileError.
 
-    The code defines `name`, which gets the bytes as its `self`, and one object or an array of `many`.
+    The code defines `name`, which gets that object as its `self`, and one object or an array of `many`.
     """
     if sys.implementation.name != "cpython":
         raise CompileError(f"{name}: {sys.implementation.name} may have another ABI")

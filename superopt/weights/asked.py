@@ -1,4 +1,4 @@
-"""Asked: whether weights are those that they were, by one call of compiled code.
+"""Asked: whether weights are those that they were, and what a kernel reads then, by compiled code.
 
 Every call of every region asks this, and in Python it takes half a microsecond for each weight. The code is
 compiled once on a machine. It calls Python by its stable interface only, and PyTorch by the function that
@@ -18,41 +18,55 @@ from torch import Tensor
 from superopt.codegen.cpp.calls import functions
 from superopt.codegen.errors import CompileError
 from superopt.errors import first_line
+from superopt.weights.writes import Writes
 
-__all__ = ["Known", "Sample", "asked"]
+__all__ = ["Asking", "Known", "Reads", "Sample", "asked", "unasked"]
 
 log = logging.getLogger("superopt")
 
 _CODE = """
 struct Weight {
+    long long place;  // among the tensors that are given
     PyObject* tensor;
     long long version;
     void* address;
-    PyObject* noted;  // a list of writes that PyTorch does not count: none so far
+    PyObject* noted;           // a list of aliases, whose writes are looked at by Python
+    const long long* counted;  // writes that PyTorch does not count
+    long long written;         // of them, so far
 };
 struct Sample {
     const char* from;
     long long step, count, bytes;  // so many numbers, of so many bytes, so far apart
     const char* held;
 };
+struct Read {
+    long long place;  // among the tensors that are given
+    PyObject* kept;   // or the tensor that is read in every call
+};
 struct Known {
     void* (*address_of)(PyObject*);
-    PyObject *version, *yes, *no;
-    long long weights, samples;
+    PyObject* version;
+    long long* calls;  // that may still be served before Python is to look; no limit where it is null
+    long long weights, samples, reads;
 };
 
+static PyObject* given_at(PyObject* given, long long place) {  // the caller keeps what it gave
+    PyObject* const tensor = PySequence_GetItem(given, place);
+    if (tensor) Py_DecRef(tensor);
+    return tensor;
+}
+
 static bool is_same(PyObject* given, const Weight* weights, const Known& known) {
-    for (long i = 0; i < known.weights; ++i) {
+    for (long long i = 0; i < known.weights; ++i) {
         const Weight& one = weights[i];
-        PyObject* const tensor = PySequence_GetItem(given, i);
-        if (tensor) Py_DecRef(tensor);
+        PyObject* const tensor = given_at(given, one.place);
         if (tensor != one.tensor) return false;
         PyObject* const version = PyObject_GetAttr(tensor, known.version);
         if (!version) return false;
         const long long count = PyLong_AsLongLong(version);
         Py_DecRef(version);
         if (count != one.version || known.address_of(tensor) != one.address) return false;
-        if (PyList_Size(one.noted)) return false;
+        if (*one.counted != one.written || PyList_Size(one.noted)) return false;
     }
     return true;
 }
@@ -75,17 +89,35 @@ static bool is_held(const Sample& one) {
     }
 }
 
-// The record has what is known, then the weights, then the samples.
-static PyObject* is_known(PyObject* record, PyObject* given) {
-    const Known& known = *reinterpret_cast<const Known*>(PyBytes_AsString(record));
+static PyObject* arranged(PyObject* given, const Read* reads, long long count) {
+    PyObject* const found = PyTuple_New(count);
+    for (long long i = 0; found && i < count; ++i) {
+        PyObject* const tensor = reads[i].kept ? reads[i].kept : given_at(given, reads[i].place);
+        if (!tensor) {
+            Py_DecRef(found);
+            return nullptr;
+        }
+        Py_IncRef(tensor);
+        PyTuple_SetItem(found, i, tensor);
+    }
+    return found;
+}
+
+// The first item that is bound is the record: what is known, then the weights, the samples, and the reads.
+static PyObject* if_known(PyObject* bound, PyObject* given) {
+    const Known& known = *reinterpret_cast<const Known*>(PyBytes_AsString(PyTuple_GetItem(bound, 0)));
     const Weight* const weights = reinterpret_cast<const Weight*>(&known + 1);
     const Sample* const samples = reinterpret_cast<const Sample*>(weights + known.weights);
-    bool same = is_same(given, weights, known);
+    bool same = (!known.calls || *known.calls > 0) && is_same(given, weights, known);
     for (long long i = 0; same && i < known.samples; ++i) same = is_held(samples[i]);
-    if (!same) PyErr_Clear();
-    PyObject* const answer = same ? known.yes : known.no;
-    Py_IncRef(answer);
-    return answer;
+    const Read* const reads = reinterpret_cast<const Read*>(samples + known.samples);
+    if (PyObject* const found = same ? arranged(given, reads, known.reads) : nullptr) {
+        if (known.calls) --*known.calls;
+        return found;
+    }
+    PyErr_Clear();
+    Py_IncRef(&_Py_NoneStruct);
+    return &_Py_NoneStruct;
 }
 """
 
@@ -94,12 +126,13 @@ _VERSION = "_version"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A weight as it was: itself, the count of its writes, its address, and the list of other writes."""
+    """A weight as it was: itself, its address, and its writes, as PyTorch counts them and as we do."""
 
     tensor: Tensor
     version: int
     address: int
-    noted: list[Any]
+    writes: Writes
+    written: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +146,49 @@ class Sample:
     held: bytes
 
 
-def asked(known: Sequence[Known], samples: Sequence[Sample]) -> Callable[[Sequence[Tensor]], bool] | None:
-    """Return a function that says whether given tensors are these; None where there is no compiled code.
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a kernel reads, which of the tensors that are given are the weights, for how many calls."""
 
-    Whoever keeps it also keeps what it looks at: the memory of the samples, and the lists of writes.
+    weights: Sequence[int]  # the places of the weights
+    tensors: Sequence[int | Tensor]  # the places of what is read, or the tensors that are read in every call
+    calls: ctypes.c_longlong  # that may still be served before Python is to look
+
+
+Asking = Callable[[Sequence[Tensor]], "tuple[Tensor, ...] | None"]
+"""Returns what is to be read if given tensors hold the weights as they were, else None."""
+
+
+def asked(
+    known: Sequence[Known], samples: Sequence[Sample], memory: object, reads: Reads | None = None
+) -> Asking:
+    """Return a function that asks whether given tensors are these: `unasked` where there is no compiled code.
+
+    Without `reads` the weights alone are given, and nothing is to be read. The samples are of this memory.
     """
     made = _compiled()
     if made is None:
-        return None
+        return unasked
     function, address_of = made
-    fields = [address_of, id(_VERSION), id(True), id(False), len(known), len(samples)]
-    for one in known:
-        fields += [id(one.tensor), one.version, one.address, id(one.noted)]
+    places = range(len(known)) if reads is None else reads.weights
+    read = () if reads is None else reads.tensors
+    calls = 0 if reads is None else ctypes.addressof(reads.calls)
+    fields = [address_of, id(_VERSION), calls, len(known), len(samples), len(read)]
+    for place, one in zip(places, known, strict=True):
+        fields += [place, id(one.tensor), one.version, one.address]
+        fields += [id(one.writes.noted), ctypes.addressof(one.writes.counted), one.written]
     for sample in samples:
         fields += [sample.address, sample.step, sample.count, sample.size, _address_of(sample.held)]
+    for tensor in read:
+        fields += [tensor, 0] if isinstance(tensor, int) else [0, id(tensor)]
     record = bytes((ctypes.c_longlong * len(fields))(*fields))
-    found: Callable[[Sequence[Tensor]], bool] = function(record)
+    # The function keeps what the record points to, but not the weights, which may go.
+    found: Asking = function((record, [one.writes for one in known], list(samples), memory, reads))
     return found
+
+
+def unasked(given: Sequence[Tensor]) -> None:
+    """Give nothing to be read, so that Python asks."""
 
 
 def _address_of(data: bytes) -> int:
@@ -137,14 +196,14 @@ def _address_of(data: bytes) -> int:
 
 
 @functools.cache
-def _compiled() -> tuple[Callable[[bytes], Any], int] | None:
+def _compiled() -> tuple[Callable[[tuple[Any, ...]], Any], int] | None:
     """Return what makes a function of a record, and where PyTorch's function is that finds addresses."""
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     address_of = getattr(guards, "_torchinductor_pyobject_tensor_data_ptr", None)
     if address_of is None:
         return None
     try:
-        return functions("is_known", _CODE, many=False), address_of
+        return functions("if_known", _CODE, many=False), address_of
     except CompileError as error:
         log.info("whether weights are the same is asked in Python: %s", first_line(error))
         return None

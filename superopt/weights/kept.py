@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from operator import itemgetter
+from ctypes import c_longlong
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from superopt.dtypes import torch_dtypes
 from superopt.errors import GraphError, InputError
 from superopt.ir import Graph
 from superopt.trace.run import run_graph
+from superopt.weights.asked import Asking, Reads, unasked
 from superopt.weights.away import Behind, is_away, put_away
 from superopt.weights.division import Divided
 from superopt.weights.memory import in_large_pages
@@ -29,6 +30,7 @@ _DTYPES = torch_dtypes()
 _RESTLESS = 8  # calls that tensors should serve at the least
 _PATIENCE = 3  # times in a row that they may serve fewer
 _TURNS = (_RESTLESS, 2 * _RESTLESS)  # calls after which weights are put away, and their old memory is let go
+_MANY = 1 << 62  # calls after these turns
 _MOST = 128  # layers that one kernel keeps tensors for
 
 
@@ -70,9 +72,21 @@ class _Unknown:
 class _Made:
     """What was made of some weights, and how many calls it served."""
 
-    __slots__ = ("calls", "cuda", "left", "owners", "shared", "sources", "tensors")
+    __slots__ = (
+        "_allowed",
+        "_calls",
+        "_left",
+        "_sources",
+        "cuda",
+        "left",
+        "owners",
+        "quick",
+        "shared",
+        "tensors",
+    )
 
-    sources: Sources | _Unknown
+    quick: Asking
+    """Gives a kernel what it reads, by compiled code that Python has allowed to serve some calls."""
 
     def __init__(self, sources: Sources, shared: tuple[Shared, ...] | None, owners: Any) -> None:
         self.sources = sources
@@ -81,9 +95,36 @@ class _Made:
             None if shared is None else tuple(one.tensor for one in shared)
         )  # None: nothing to read
         self.owners = owners  # weak references to the weights
-        self.calls = 0
         self.left: list[Behind] = []  # what weights that were put away leave behind
         self.cuda = any(one.is_cuda for one in self.tensors or ())
+        self._calls = 0  # until Python last looked
+        self._allowed, self._left = 0, c_longlong(0)  # later calls of compiled code, and those that are left
+
+    @property
+    def sources(self) -> Sources | _Unknown:
+        """The weights as they were."""
+        return self._sources
+
+    @sources.setter
+    def sources(self, found: Sources | _Unknown) -> None:
+        self._sources, self.quick = found, unasked
+
+    @property
+    def calls(self) -> int:
+        """The calls that were served."""
+        return self._calls + self._allowed - self._left.value
+
+    def serve(self) -> None:
+        """Count a call, and allow compiled code to serve those that come before Python is to look."""
+        self._calls = calls = self.calls + 1
+        self._allowed = next((turn - calls - 1 for turn in _TURNS if turn > calls), _MANY)
+        self._left.value = self._allowed
+
+    def hasten(self, weights: Sequence[Tensor], places: Sequence[int], reads: Sequence[int | Tensor]) -> None:
+        """Let compiled code serve later calls, which give the weights at these places."""
+        sources = self._sources
+        if self.quick is unasked and isinstance(sources, Sources) and not self.cuda:
+            self.quick = sources.asking(weights, Reads(places, reads, self._left))
 
 
 _all_kept: "weakref.WeakSet[Kept]" = weakref.WeakSet()
@@ -116,7 +157,7 @@ class Kept:
         self.why = ""  # why no tensors are kept any more
         self._on_end: Callable[[str], None] | None = None
         self._made: dict[tuple[int, ...], _Made] = {}  # by the identities of the weights
-        self._latest: dict[int, _Made] = {}  # what served last, by the identity of the first weight
+        self.latest: dict[int, _Made] = {}  # what served last, by the identity of the first weight
         self._short = 0  # times in a row that tensors served a few calls only
         _all_kept.add(self)
 
@@ -148,13 +189,13 @@ class Kept:
 
     def of(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """Return the tensors that are made of these weights; None where nothing is kept."""
-        made = self._latest.get(id(given[0]))
+        made = self.latest.get(id(given[0]))
         if made is None or not made.sources.same(given):
             made = self._made.get(tuple(map(id, given)))
             if made is None or not made.sources.same(given):
                 return None if self.why else self._make(given)
-            self._latest[id(given[0])] = made
-        made.calls += 1
+            self.latest[id(given[0])] = made
+        made.serve()
         if made.calls in _TURNS:
             self._rest(made, given)
         return None if made.cuda and torch.cuda.is_current_stream_capturing() else made.tensors
@@ -223,7 +264,7 @@ class Kept:
 
     def _drop(self, key: tuple[int, ...]) -> None:
         made = self._made.pop(key, None)
-        self._latest.pop(key[0], None)
+        self.latest.pop(key[0], None)
         for behind in made.left if made else ():
             behind.repeat_late_write()
         if made is not None and not isinstance(made.sources, _Unknown):  # else no weight has changed
@@ -232,7 +273,7 @@ class Kept:
     def _ended(self, why: str) -> None:
         self.why = why
         self._made.clear()
-        self._latest.clear()
+        self.latest.clear()
         if self._on_end is not None:
             self._on_end(why)
 
@@ -251,8 +292,8 @@ class KeptKernel:
         self.reads = tuple(port.name for port in parts.run.inputs)
         self._whole = whole
         known = (*self.inputs, *self.kept.names)
-        self._sources = _picking([known.index(name) for name in self.kept.sources])
-        self._arranged = _picking([known.index(name) for name in self.reads])
+        self._weights = [known.index(name) for name in self.kept.sources]  # places among the inputs
+        self._read = [known.index(name) for name in self.reads]  # places among the inputs and what is kept
 
     def __call__(self, **tensors: Tensor) -> dict[str, Tensor]:
         """Compute the region."""
@@ -266,37 +307,43 @@ class KeptKernel:
 
     def in_order(self, given: Sequence[Tensor]) -> Sequence[Tensor]:
         """Compute the region from tensors in the order of its inputs."""
-        kept = self.kept.of(self._sources(given))
-        if kept is None:
+        read = self._looked_up(given)
+        if read is None:
             return self._computed_whole(given)
-        found: Sequence[Tensor] = self.kernel.in_order(self._arranged((*given, *kept)))
+        found: Sequence[Tensor] = self.kernel.in_order(read)
         return found
 
     def prepared(self, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
         """Return what computes the region from tensors of these shapes, strides and dtypes."""
-        sources, arranged, of = self._sources, self._arranged, self.kept.of
-        kept = of(sources(given))
-        if kept is None:
+        read = self._looked_up(given)
+        if read is None:
             return self.in_order
-        run = self.kernel.prepared(arranged((*given, *kept)))
+        run = self.kernel.prepared(read)
+        latest, first = self.kept.latest, self._weights[0]
 
         def run_with_kept(given: Sequence[Tensor]) -> Sequence[Tensor]:
-            kept = of(sources(given))
-            if kept is None:
+            made = latest.get(id(given[first]))
+            read = (None if made is None else made.quick(given)) or self._looked_up(given)
+            if read is None:
                 return self._computed_whole(given)
-            found: Sequence[Tensor] = run(arranged((*given, *kept)))
+            found: Sequence[Tensor] = run(read)
             return found
 
         return run_with_kept
 
+    def _looked_up(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        """Return what the kernel reads, or None where nothing is kept; look whether weights have changed."""
+        weights = [given[at] for at in self._weights]
+        kept = self.kept.of(weights)
+        if kept is None:
+            return None
+        made, count = self.kept.latest.get(id(weights[0])), len(given)
+        if made is not None and made.tensors is kept:
+            reads = [at if at < count else kept[at - count] for at in self._read]
+            made.hasten(weights, self._weights, reads)
+        known = (*given, *kept)
+        return tuple(known[at] for at in self._read)
+
     def _computed_whole(self, given: Sequence[Tensor]) -> Sequence[Tensor]:
         made = self._whole(dict(zip(self.inputs, given, strict=True)))
         return [made[name] for name in self.outputs]
-
-
-def _picking(places: Sequence[int]) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
-    """Return what picks the tensors at some places."""
-    if len(places) == 1:
-        [place] = places
-        return lambda tensors: (tensors[place],)
-    return itemgetter(*places)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from superopt.weights.asked import Known, Sample, asked
+from superopt.weights.asked import Asking, Known, Reads, Sample, asked
 from superopt.weights.writes import writes_to
 
 __all__ = ["Sources", "can_be_watched"]
@@ -42,7 +42,6 @@ class Sources:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._writes = writes_to(tensors)
-        self._noted = tuple(one.noted for one in self._writes)
         self._written = [one.count() for one in self._writes]
         self.counted = min(self._written) >= 0
         # An alias of each keeps its memory, so that other numbers cannot come to lie at the same address.
@@ -50,12 +49,21 @@ class Sources:
         self._known = tuple((id(one), one._version, one.data_ptr()) for one in tensors)
         views = [_sampled(one) for one in self._aliases if one.is_cpu and one.numel()]
         self._numbers = tuple((view.tobytes, view.tobytes()) for view in views)
-        known = [
-            Known(one, version, address, noted)
-            for one, (_, version, address), noted in zip(tensors, self._known, self._noted, strict=True)
-        ]
         self._samples = [sample for view in views for sample in _samples(view)]
-        self._asked = asked(known, self._samples) or (lambda given: False)
+        self._asked = self.asking(tensors)
+
+    def asking(self, tensors: Sequence[Tensor], reads: Reads | None = None) -> Asking:
+        """Return compiled code that gives what is to be read, as long as these tensors are what they were.
+
+        It gives None where that takes a longer look.
+        """
+        known = [
+            Known(one, version, address, writes, written)
+            for one, (_, version, address), writes, written in zip(
+                tensors, self._known, self._writes, self._written, strict=True
+            )
+        ]
+        return asked(known, self._samples, self._aliases, reads)
 
     def held(self) -> tuple[object, ...]:
         """Return what says whether the same weights hold the same numbers, wherever they lie."""
@@ -64,17 +72,22 @@ class Sources:
 
     def same(self, given: Sequence[Tensor]) -> bool:
         """Whether these are the weights, hold the numbers that they held, and lie where they lay."""
-        return self._asked(given) or self._same(given)
+        return self._asked(given) is not None or self._same(given)
 
     def _same(self, given: Sequence[Tensor]) -> bool:
         """Ask the same in Python, and count writes that PyTorch does not count."""
-        for one, (known, version, address) in zip(given, self._known, strict=False):
-            if id(one) != known or one._version != version or one.data_ptr() != address:
+        for tensor, (known, version, address) in zip(given, self._known, strict=False):
+            if id(tensor) != known or tensor._version != version or tensor.data_ptr() != address:
                 return False
         for read, numbers in self._numbers:
             if read() != numbers:
                 return False
-        return not any(self._noted) or [one.count() for one in self._writes] == self._written
+        if [one.count() for one in self._writes] != self._written:
+            return False
+        for one in self._writes:
+            if one.noted:
+                one.forget()  # else compiled code never answers again
+        return True
 
 
 def _sampled(tensor: Tensor) -> "np.ndarray[Any, Any]":

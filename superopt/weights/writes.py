@@ -15,6 +15,7 @@ see its own `data`, but makes PyTorch compile again.
 import sys
 import weakref
 from collections.abc import Sequence
+from ctypes import c_longlong
 from typing import Any
 
 import torch
@@ -35,18 +36,18 @@ _hooks: list[object] = []
 class Writes:
     """The writes to one tensor, since it is watched, that its `_version` does not count."""
 
-    __slots__ = ("lost", "noted", "owner")
+    __slots__ = ("counted", "lost", "noted", "owner")
 
     def __init__(self, tensor: Tensor) -> None:
         key = id(tensor)
-        # Aliases, whose writes PyTorch counts, and numbers of writes; nothing as long as there are none.
-        self.noted: list[Tensor | int] = []
+        self.counted = c_longlong(0)  # writes that are known, where compiled code finds their number
+        self.noted: list[Tensor] = []  # aliases, whose writes PyTorch counts
         self.lost = False  # whether there are aliases whose writes nobody counts
         self.owner = weakref.ref(tensor, lambda _: _forgotten(key))
 
     def count(self) -> int:
         """Return a number that grows with each write; -1 where writes cannot be counted any more."""
-        return -1 if self.lost else sum(map(_count, self.noted))
+        return -1 if self.lost else self.counted.value + sum(one._version for one in self.noted)
 
     def note(self, alias: Tensor) -> None:
         """Keep an alias, so that its count is known as long as the tensor is watched."""
@@ -54,37 +55,25 @@ class Writes:
             self.forget()
         if len(self.noted) >= _MOST or alias.is_inference():
             self.lost = True
-            self.noted.append(0)
-        else:
-            self.noted.append(alias)
+        self.noted.append(alias)
 
     def step(self) -> None:
         """Count one write."""
-        if self.noted and isinstance(self.noted[-1], int):
-            self.noted[-1] += 1
-        else:
-            self.noted.append(1)
+        self.counted.value += 1
 
     def forget(self) -> None:
         """Let aliases go that nobody else has, and no view of them; the writes to them stay counted."""
         if self.lost:
             return
-        left = [
-            one
-            for one in self.noted
-            if isinstance(one, Tensor) and (sys.getrefcount(one) > _OURS or _shared(one))
-        ]
-        gone = self.count() - sum(map(_count, left))
-        self.noted[:] = [*([gone] if gone else []), *left]
+        left = [one for one in self.noted if sys.getrefcount(one) > _OURS or _shared(one)]
+        gone = self.count() - self.counted.value - sum(one._version for one in left)
+        self.counted.value += gone
+        self.noted[:] = left
 
 
 def _shared(alias: Any) -> bool:
     """Whether views of an alias are left, or that cannot be told."""
     return not hasattr(alias, "_use_count") or alias._use_count() > 1
-
-
-def _count(one: Tensor | int) -> int:
-    return one if isinstance(one, int) else one._version
 
 
 def writes_to(tensors: Sequence[Tensor]) -> tuple[Writes, ...]:

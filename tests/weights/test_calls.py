@@ -1,0 +1,160 @@
+"""Calls of a kernel that reads what is kept: compiled code serves them, but where weights have changed."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from superopt.ir import parse_graph
+from superopt.weights import sources
+from superopt.weights.asked import unasked
+from superopt.weights.away import is_away
+from superopt.weights.division import divided
+from superopt.weights.kept import KeptKernel
+
+GOAL = """
+graph goal
+axes m=2 k=512 n=256
+in x: f32[m, k]
+in g: f32[k] constant
+in w: f32[n, k] constant
+t3 = mul(g, w)
+t4 = contract[k](x, t3)
+out y: f32[m, n] = t4
+"""
+RIGHT = {"rtol": 1e-3, "atol": 1e-3}
+
+
+class Inner:
+    """Stands for a compiled kernel: it reads what a call brings, and the weights with the gain in them."""
+
+    inputs, outputs = ("x", "goal_v3"), ("y",)
+
+    def in_order(self, given: Sequence[Tensor]) -> list[Tensor]:
+        x, made = given
+        return [x @ made.t()]
+
+    def prepared(self, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
+        return self.in_order
+
+
+def kernel(*, ends: bool = False) -> KeptKernel:
+    """Return a kernel that keeps what is made of weights, and may end to do so where they change often."""
+
+    def whole(known: dict[str, Tensor]) -> dict[str, Tensor]:
+        assert ends, "something can be kept"
+        return {"y": right(list(known.values()))}
+
+    goal = parse_graph(GOAL)
+    parts = divided(goal, (3,))
+    assert tuple(port.name for port in parts.run.inputs) == Inner.inputs
+    found = KeptKernel(goal, parts, Inner(), whole)
+    found.kept.give_up_with(lambda why: None)
+    return found
+
+
+def layer() -> list[Tensor]:
+    return [torch.randn(2, 512), torch.rand(512), torch.randn(256, 512)]
+
+
+def right(given: Sequence[Tensor]) -> Tensor:
+    x, g, w = given
+    return (x * g) @ w.t()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("compiled", [True, False])
+def test_all_calls_are_counted_and_python_looks_at_its_turns(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setattr(sources, "asked", lambda *unused: unasked)
+    found, given = kernel(), layer()
+    run = found.prepared(given)
+    [made] = found.kept.made
+    for turn in range(1, 40):
+        assert is_away(given[2]) is (turn > 8)
+        torch.testing.assert_close(run(given)[0], right(given), **RIGHT)
+        assert made.calls == turn
+        served = made.quick(given) is not None  # it counts as a call, too
+        assert served is (compiled and turn not in (7, 15))
+        made._left.value += served
+
+
+@torch.no_grad()
+def test_compiled_code_serves_weights_in_files_and_those_whose_data_was_read() -> None:
+    found, given = kernel(), layer()
+    run = found.prepared(given)
+    for _ in range(20):
+        run(given)
+    [made] = found.kept.made
+    assert is_away(given[2])
+    assert made.quick(given) is not None
+    given[2].data.abs()
+    assert made.quick(given) is None  # the alias might have been written to
+    run(given)
+    assert made.quick(given) is not None
+    alias = given[2].data
+    for value in (3.0, 5.0):
+        alias[4, 4] = value
+        torch.testing.assert_close(run(given)[0], right(given), **RIGHT)
+
+
+@torch.no_grad()
+def test_each_layer_gets_what_is_made_of_its_own_weights() -> None:
+    found, layers = kernel(), [layer() for _ in range(3)]
+    run = found.prepared(layers[0])
+    for turn in range(60):
+        for given in layers:
+            given[0] = torch.randn(2, 512)
+            torch.testing.assert_close(run(given)[0], right(given), **RIGHT)
+        if turn % 10 == 9:
+            layers[turn % 3][1 + turn // 10 % 2].mul_(-1.5)
+    first, second, _ = layers
+    first[1], second[1] = second[1], first[1]  # the second weight stays
+    for given in layers:
+        torch.testing.assert_close(run(given)[0], right(given), **RIGHT)
+
+
+@torch.no_grad()
+def test_what_other_threads_write_is_seen_in_their_next_calls() -> None:
+    found, given, faults = kernel(), layer(), list[BaseException]()
+    run, lock = found.prepared(given), threading.Lock()
+
+    def called(seed: int) -> None:
+        try:
+            for turn in range(60):
+                with lock:  # a call while another thread writes may see either
+                    if turn == 20:
+                        given[1].mul_(-1) if seed else given[2].data[3, 5].fill_(9.0)
+                    torch.testing.assert_close(run(given)[0], right(given), **RIGHT)
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=called, args=(seed,)) for seed in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not faults
+
+
+@torch.no_grad()
+def test_nothing_that_a_call_reads_goes_while_other_threads_change_weights() -> None:
+    found, given = kernel(ends=True), layer()
+    run, ended = found.prepared(given), threading.Event()
+
+    def change() -> None:
+        while not ended.is_set():
+            given[1].mul_(1)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(300):
+            torch.testing.assert_close(run(given)[0], right(given), **RIGHT)
+    finally:
+        ended.set()
+        thread.join()
