@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import fx
 
-from superopt.backend.cache import known_decision
+from superopt.backend.cache import known_decision, narrower_decision
 from superopt.backend.checks.recalled import rechecked
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.mode import mode_of
@@ -51,7 +51,7 @@ def decisions_of(
         if known is not None:
             found[digest] = rechecked(known, region, target, ledger)
             continue
-        races[digest] = RegionRace(region, target, ledger)
+        races[digest] = RegionRace(region, target, ledger, known=_narrower(region, target, ledger))
         if ledger.left_s >= FIRST_S:
             warm_up.first_runs(target)
     taken = {node for digest, one in found.items() if one.taken for node in _nodes(alike[digest])}
@@ -65,6 +65,13 @@ def decisions_of(
         except Exception as error:  # the decisions stand even if the rest cannot be queued
             log.warning("what the budget leaves is not queued: %s", kind_and_line(error))
     return made
+
+
+def _narrower(region: Region, target: Target, ledger: Ledger) -> Decision | None:
+    """Return the decision under a policy that lets less be made of weights, if its plan still is faster."""
+    found = narrower_decision(region, ledger)
+    still = None if found is None else rechecked(found, region, target, ledger)
+    return still if still is not None and still.taken else None
 
 
 def _defer(

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor, fx
 
@@ -21,6 +21,7 @@ from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.candidates.typed import typed_fields
 from superopt.errors import InputError, SuperoptError, first_line
 from superopt.ir import print_graph
+from superopt.weights.division import Weights
 
 __all__ = [
     "epoch",
@@ -28,6 +29,7 @@ __all__ = [
     "is_seen",
     "keep",
     "known_decision",
+    "narrower_decision",
     "next_epoch",
     "note_seen",
     "recorded",
@@ -51,6 +53,24 @@ def known_decision(region: Region, ledger: Ledger) -> Decision | None:
         if found is not None:
             ledger.known[region.key.digest] = found
     return found
+
+
+def narrower_decision(region: Region, ledger: Ledger) -> Decision | None:
+    """Return the decision to take a region under a policy that lets less be made of weights, if there is one.
+
+    Its plan is a choice under this policy, too, and what is chosen here must be faster.
+    """
+    options = ledger.options
+    policies: tuple[Weights, ...] = get_args(Weights)
+    for weights in reversed(policies[: policies.index(options.weights)] if options.cache else ()):
+        parts = dict(region.key.parts)
+        parts["options"] = {**parts["options"], "weights": weights}
+        key = key_of("plan", **parts)
+        as_kept = replace(options, budget_s=0.0, retry=False)  # even if more time may find more
+        found = _recalled(Cache.open(), replace(region, key=key), blank_of(region), as_kept)
+        if found is not None and found.taken:
+            return replace(found, open=True)  # what else may be made of weights here was not tried
+    return None
 
 
 def keep(found: Decision, region: Region, ledger: Ledger) -> None:

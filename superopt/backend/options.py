@@ -6,14 +6,18 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from superopt.driver import SearchOptions
 from superopt.errors import InputError
-from superopt.options import PRESETS
+from superopt.options import PRESETS, OptimizeOptions
 from superopt.weights.division import Weights
 
 __all__ = ["BackendOptions", "Memory", "mode_options", "read_options"]
 
 Memory = Literal["fast", "balanced"] | int
 """What less memory may cost: no time, 5% of it, or what keeps a step's tensors under a number of bytes."""
+
+_GRAPHS = {"quick": 2, "full": 6}  # graphs of a search that are made into kernels, which takes long
+_UNSEARCHED_S = 1e-9  # the e-graph is not even begun
 
 _MEANINGS = {
     "budget_s": "seconds of search and tuning for all graphs of a model, 0 to use only what is cached;"
@@ -70,6 +74,19 @@ class BackendOptions:
     tune: str | None = None
     weights: Weights = "default"
     memory: Memory = "fast"
+
+    def optimizing(self, target: str, search_s: float, racing_s: float) -> OptimizeOptions:
+        """Return the options by which a region is searched and its kernels race, for so many seconds each."""
+        return OptimizeOptions(
+            target=target,
+            preset=self.preset,  # type: ignore[arg-type]
+            seconds=racing_s,
+            graphs=_GRAPHS[self.preset],
+            torch_compile=False,
+            cache=self.cache,
+            weights=self.weights,
+            search=SearchOptions(seconds=search_s or _UNSEARCHED_S),
+        )
 
 
 def read_options(given: Any) -> BackendOptions:

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from superopt.backend.cache import keep
+from superopt.backend.checks.better import BETTER, better, judged
 from superopt.backend.checks.elsewhere import COMPILING_S, HOPELESS, slower_elsewhere
 from superopt.backend.checks.inputs import RegionInputs
 from superopt.backend.decision import Decision, Ledger
@@ -19,9 +20,8 @@ from superopt.backend.pieces import SOON, mostly_attention
 from superopt.backend.region import Region, blank_of, cheapest_us, floor_anew
 from superopt.backend.region_plan import RegionPlan, calling, kept_plan
 from superopt.candidates import Candidate, RegionCandidates
-from superopt.candidates.candidate import all_summed, fastest_us, why_none
+from superopt.candidates.candidate import all_summed, are_steady, fastest_us, why_none
 from superopt.clock import Clock
-from superopt.driver import SearchOptions
 from superopt.errors import first_line, kind_and_line
 from superopt.funnel import Limits, State, run_regions, written_regions
 from superopt.funnel.assembly import in_parts
@@ -48,7 +48,6 @@ _LEAST_S = (1.5, 3.0)  # seconds below which a region is not begun as it is writ
 _LEAST_COMPILED_S = 0.8  # and where its kernels are compiled ahead
 _UNSEEN = 0.3  # the share of what the floor promises that is hoped for before kernels are scheduled
 _DOUBT = 0.1  # the share of what the floor promises that is hoped for where predictions promise less
-_GRAPHS = {"quick": 2, "full": 6}  # graphs of a search that are made into kernels, which takes long
 _COMPILED = (2, 6)  # candidates of a region as it is written, and of what a search found
 _MOST_S = 40.0  # the most seconds that one region gets
 _SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is for compiling and checking
@@ -56,7 +55,6 @@ _MAKING = 0.5  # the share of a region's time that ranking ways to run it leaves
 _EXPECTING = 0.1  # the share of the time that is left for scheduling one region ahead
 _CONFIRMING = 0.06  # the share of a region's time for the last race
 _RACE_S, _LONGER = 1.5, 3.0  # the most seconds of it, and how many times as long it may go on in doubt
-_UNSEARCHED = SearchOptions(seconds=1e-9)  # the e-graph is not even begun
 _NEAR_S = 1.0  # a result that comes this near to the deadline is what there was time for, not the best
 _TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, calling an operator costs what could be gained
 _NO_ROOM = 1.1  # within this many times the floor, Inductor's code leaves nothing to gain
@@ -73,9 +71,14 @@ def even() -> float:
 
 
 class RegionRace:
-    """One region against Inductor's code of it; all work runs in threads outside PyTorch's compilation."""
+    """One region against Inductor's code of it; all work runs in threads outside PyTorch's compilation.
 
-    def __init__(self, region: Region, target: Target, ledger: Ledger) -> None:
+    A plan that is `known` to be faster than that code is what new ones must beat.
+    """
+
+    def __init__(
+        self, region: Region, target: Target, ledger: Ledger, *, known: Decision | None = None
+    ) -> None:
         self.region = region
         self.target = target
         self.ledger = ledger
@@ -93,7 +96,7 @@ class RegionRace:
         self.operators_raced = False  # whether PyTorch's own operators have raced
         self.before_us = 0.0  # what Inductor takes, or is guessed to take
         self.first_runs: FirstRuns | None = None
-        self.found: Decision | None = None  # the best so far
+        self.found = known  # the best so far
         self.settled = False  # whether more time would not help
         self.timeless = False  # whether there was none
         self.searched = False  # whether a search ended in good time
@@ -102,7 +105,7 @@ class RegionRace:
 
     @property
     def gain_us(self) -> float:
-        """What may still be gained, about: as long as nothing is measured, as the floor tells.
+        """What may still be gained, about; by the floor, as long as nothing is measured.
 
         Of library calls what they take: where they are at the floor, Inductor's code is near it.
         """
@@ -126,8 +129,7 @@ class RegionRace:
     @property
     def _first(self) -> list[list[Candidate]]:
         """The candidates of each part that are compiled for the region as it is written."""
-        few = self._few(False)
-        return [[one for one in part.candidates if one.is_kept][:few] for part in self.written]
+        return [[one for one in part.candidates if one.is_kept] for part in self.written]
 
     @property
     def _least_before_us(self) -> float:
@@ -146,7 +148,9 @@ class RegionRace:
         with self.ledger.spending():
             found = self._guarded(lambda: self._opened() or self.blank)
         if found.why:
-            self.found, self.settled = replace(found, open=found.why.startswith(_FAILED)), True
+            self.settled = True
+            if self.found is None:
+                self.found = replace(found, open=found.why.startswith(_FAILED))
 
     def expect(self) -> None:
         """Schedule the region as it is written in a way or two, so that its kernels' times are predicted.
@@ -269,11 +273,13 @@ class RegionRace:
 
         To race operators takes as long as our kernels: where these win as written, operators wait.
         """
-        made = self._try(search)
+        made = self._surely_better(self._try(search))
         if made.taken and not search:
             return made
         if made.taken:
             self.found = made
+        elif self.found is not None and self.found.taken:  # open if a quieter moment may tell otherwise
+            self.found = replace(self.found, open=made.open)
         ours = self.found if self.found is not None and self.found.taken else None
         other = self._by_operators(search)
         if ours is not None:
@@ -282,6 +288,13 @@ class RegionRace:
         if other.why:
             return other if other.taken or not made.why else replace(made, open=made.open or other.open)
         return made
+
+    def _surely_better(self, made: Decision) -> Decision:
+        """Return a decision, or the one before it, where it takes a plan that is not surely faster."""
+        before, rival = self.found, self.rival
+        if rival is None or before is None or not (made.taken and before.taken and WIN):
+            return made
+        return better(made, before, self.region, self.target, rival.copies, seconds=self._race_s)
 
     def _by_operators(self, search: bool) -> Decision:
         """Race PyTorch's own operators with Inductor's code, once, where they may be faster."""
@@ -312,13 +325,15 @@ class RegionRace:
         rival = self.rival
         assert rival is not None
         known = self.blank
-        regions, state = self._candidates(search)
+        scheduled, state = self._scheduled(search)
+        regions = run_regions(scheduled, state)
         after = fastest_us(regions)
         if after is None:
             return replace(known, why=f"no kernels: {why_none(regions)}")
         known = replace(known, after_us=after)
         if after * WIN > rival.most_us:
-            return replace(known, why=f"{rival.most_us / after:.2f} times the speed of PyTorch as it is")
+            told = f"{rival.most_us / after:.2f} times the speed of PyTorch as it is"
+            return replace(known, why=told, open=not are_steady(regions))
         if 0 < HOPELESS * rival.least_us < after * WIN:
             known = replace(known, before_us=rival.least_us, before_is_least=True)
             return replace(
@@ -329,8 +344,9 @@ class RegionRace:
             return replace(known, why=f"no kernels: {why_none(regions)}")
         after = sum(one.us for one in chosen)
         known = replace(known, after_us=after)
-        if self.found is not None and self.found.taken and after * WIN > (self.found.after_us or 0.0):
-            return replace(known, why="no faster than before the search")
+        best = self.found.after_us if self.found and self.found.taken else None
+        if best is not None and after * min(WIN, BETTER) > best:
+            return replace(known, why="no faster than before the search", open=not are_steady(regions))
         verdicts = dict.fromkeys(str(one.verdict) for one in chosen)
         known = replace(known, verdict="; ".join([*verdicts, str(state.floats)]))
         made = RegionPlan.of(self.region.goal, regions, self.target, state.kernels)
@@ -345,18 +361,15 @@ class RegionRace:
             if not report.ok:
                 return replace(known, verdict=f"{known.verdict}; {report}", why="not as accurate as PyTorch")
         raced = self._raced(known, ours, plan)
+        raced = replace(raced, open=raced.open or state.unclear)
         if raced.taken and rival.most_us < _NEAR * (raced.after_us or inf):
-            speed = self._race(ours, EAGER).speed_of("superopt")
-            if speed < even():
-                return replace(raced, taken=False, plan=None, why=f"{speed:.2f} times the speed of eager")
+            eager = self._race(ours, EAGER)
+            if (speed := eager.speed_of("superopt")) < even():
+                told, unclear = f"{speed:.2f} times the speed of eager", not eager.is_steady
+                return replace(raced, taken=False, plan=None, why=told, open=unclear)
         if raced.taken and (why := slower_elsewhere(self.inputs, ours, self.options.inductor, self.deadline)):
             return replace(raced, taken=False, plan=None, why=why)
         return raced
-
-    def _candidates(self, search: bool) -> tuple[list[RegionCandidates], State]:
-        """Return the parts of the region as the funnel leaves them, and the kernels that were chosen."""
-        regions, state = self._scheduled(search)
-        return run_regions(regions, state), state
 
     def _scheduled(self, search: bool) -> tuple[list[RegionCandidates], State]:
         """Return the parts of the region with their candidates, and the state of the funnel before them."""
@@ -407,26 +420,21 @@ class RegionRace:
         """Race ours against a rival, and for longer where chance may have decided."""
         rival = self.rival
         assert rival is not None
-        seconds = min(_RACE_S, _CONFIRMING * self.seconds)
         if other is EAGER:
-            return rival.against(ours, other, seconds=seconds, level=even())
+            return rival.against(ours, other, seconds=self._race_s, level=even())
         most = min(_LONGER * _RACE_S, self.deadline - time.monotonic())
-        return rival.against(ours, other, seconds=seconds, most_seconds=most, level=win or WIN)
+        return rival.against(ours, other, seconds=self._race_s, most_seconds=most, level=win or WIN)
+
+    @property
+    def _race_s(self) -> float:
+        return min(_RACE_S, _CONFIRMING * self.seconds)
 
     def _judged(
         self, known: Decision, raced: HeadToHead, plan: str, call_us: float = 0.0, win: float = 0.0
     ) -> Decision:
         """Return the decision after a race, of whose rival a call takes so long beside its work."""
-        win, times = win or WIN, raced.measurements
-        self.before_us = times["inductor"].median_us
-        known = replace(known, before_us=self.before_us, after_us=times["superopt"].median_us)
-        speed = raced.speed_of("superopt") * (1 - min(call_us / self.before_us, 1.0))
-        told = f"{'at least ' if known.before_is_least else ''}{speed:.2f} times Inductor's speed"
-        if speed < win:
-            return replace(known, why=f"{told}, {win} is needed")
-        if win and not raced.sure:  # a quieter moment may tell; any kernels are wanted where WIN is 0
-            return replace(known, why=f"{told}, but ahead in {raced.share:.0%} of the rounds only", open=True)
-        return replace(known, taken=True, plan=plan, why=told)
+        self.before_us = raced.measurements["inductor"].median_us
+        return judged(known, raced, plan, call_us, win or WIN)
 
     # -- plans
 
@@ -436,15 +444,6 @@ class RegionRace:
         return 1 if large and not search else _COMPILED[search]
 
     def _settings(self, search: bool) -> OptimizeOptions:
-        return OptimizeOptions(
-            target=self.target.name,
-            preset=self.options.preset,  # type: ignore[arg-type]
-            seconds=_RACING[search] * self.seconds,
-            graphs=_GRAPHS[self.options.preset],
-            torch_compile=False,
-            cache=self.options.cache,
-            weights=self.options.weights,
-            search=SearchOptions(seconds=_SEARCHING * self.seconds)
-            if search or mostly_attention(self.region.subgraph.piece)
-            else _UNSEARCHED,
-        )
+        searched = search or mostly_attention(self.region.subgraph.piece)
+        search_s = _SEARCHING * self.seconds if searched else 0.0
+        return self.options.optimizing(self.target.name, search_s, _RACING[search] * self.seconds)

@@ -16,6 +16,7 @@ __all__ = [
     "Candidate",
     "RegionCandidates",
     "all_summed",
+    "are_steady",
     "as_compiled",
     "fastest_us",
     "total_us",
@@ -143,3 +144,9 @@ def why_none(regions: Sequence[RegionCandidates]) -> str:
                 if part.chosen is None and one.fate.kind in kinds:
                     return str(one.fate)
     return "none could be made"
+
+
+def are_steady(regions: Sequence[RegionCandidates]) -> bool:
+    """Whether the times of kernels hardly vary, as they do on a busy machine."""
+    measured = (one.measurement for part in regions for one in part.candidates)
+    return all(one.is_steady for one in measured if one is not None)

@@ -13,7 +13,7 @@ from superopt.funnel.check import check
 from superopt.funnel.choose import choose
 from superopt.funnel.compile_ahead import compile_ahead
 from superopt.funnel.predict import predict
-from superopt.funnel.race import race
+from superopt.funnel.race import favor_live, race
 from superopt.funnel.rehearse import rehearse
 from superopt.funnel.state import Context, State
 from superopt.funnel.tune import tune
@@ -39,6 +39,7 @@ FUNNEL = (
     Stage(build, device=True),
     Stage(race, device=True),
     Stage(tune, device=True),
+    Stage(favor_live, device=True),
     Stage(check, device=True),
     Stage(choose),
 )

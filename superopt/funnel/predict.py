@@ -78,6 +78,7 @@ def _with_guesses(
     else:  # the estimate of a schedule is a bound for all its configurations
         bounds = {one.id: one.us for one in scheduled}
         first = sorted(entered, key=lambda one: bounds.get(one.id, one.us))[: limits.most]
+    first = _with_live(first, entered)
     kept = {one.id for one in first}
     why = f"predicted to be slower; {len(kept)} others are compiled"
     return [
@@ -88,3 +89,12 @@ def _with_guesses(
             if one.id not in kept
         ),
     ]
+
+
+def _with_live(first: Sequence[Candidate], entered: Sequence[Candidate]) -> list[Candidate]:
+    """Return candidates, and the first of all that keeps nothing of weights, where each of them does.
+
+    So whatever may be kept, there is the choice that there is where nothing may be.
+    """
+    live = [one for one in entered if one.is_kept and not one.once]
+    return [*first, *live[:1]] if all(one.once for one in first) else list(first)

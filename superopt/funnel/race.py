@@ -15,12 +15,12 @@ from superopt.fate import Kind
 from superopt.funnel.state import LOST, Context, failed
 from superopt.ir import Graph
 from superopt.targets import Kernel, OrderedKernel, Target
-from superopt.tune import Measurement, measure_together
+from superopt.tune import Measurement, confirm, measure_together
 from superopt.tune.halving import halve
-from superopt.tune.measure import bytes_of
+from superopt.tune.measure import HeadToHead, bytes_of
 from superopt.weights.kept import KeptKernel, made_once
 
-__all__ = ["by_time", "copies_for", "race", "raced"]
+__all__ = ["by_time", "copies_for", "favor_live", "race", "raced"]
 
 log = logging.getLogger("superopt")
 
@@ -30,6 +30,8 @@ _TOGETHER = 6  # candidates measured in turns
 _HALVED = 0.6  # share of the time before the last few are compared
 _LEFT = 3  # candidates that are compared at last
 _LEAST_ROUNDS = 3
+_AGAINST_LIVE_S = 0.5  # the most seconds of the race between what keeps tensors of weights and what does not
+_GAIN = 1.02  # how much faster the former must be
 _LAST_ROUNDS, _LAST_S = 100, 1.5  # more rounds, or seconds, rarely change which of them is the fastest
 
 
@@ -69,12 +71,7 @@ def _times(
     """Return the times of candidates by id, the best once more in turns, and why others have none."""
     state = context.state
     deadline = time.monotonic() + seconds
-    tensors = context.tensors
-    # A kernel is timed without the tensors that it keeps: they are inputs like others, in copies like others.
-    kept = {id: _kept(context.kernels[id], tensors) for id in candidates}
-    known = tensors | {f"{id} {name}": one for id, found in kept.items() for name, one in found.items()}
-    copies = _cloned(tuple(known.values()), copies_for(tuple(tensors.values())))
-    runs = {id: _called(context.kernels[id], tuple(known), id) for id in candidates}
+    runs, copies = _runs(candidates, context)
 
     def measure(ids: tuple[str, ...], repeats: int) -> dict[str, Measurement]:
         left = max(deadline - time.monotonic(), 0.0)
@@ -121,6 +118,52 @@ def _times(
                 state.stop(LOST)
     late = dict.fromkeys(halved.untried, (Kind.NO_TIME, f"not tried: {halved.ended}"))
     return found, late | {id: (Kind.FAILED, why) for id, why in halved.failed.items()}
+
+
+def favor_live(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
+    """Put the fastest candidate that keeps nothing of weights before those that are not surely faster.
+
+    What is kept takes memory, and each call asks whether it still holds: chance must not decide for it.
+    """
+    state = context.state
+    ranked = [one for one in candidates if one.is_kept and one.id in context.kernels and one.measurement]
+    live = next((one for one in ranked if not one.once), None)
+    if live is None or ranked[0] is live or state.interrupted:
+        return list(candidates)
+    with state.clock.phase("race"):
+        left = max(state.deadline - time.monotonic(), 0.0)
+        raced = _head_to_head(ranked[0], live, context, min(_AGAINST_LIVE_S, left))
+    state.unclear |= not raced.is_steady
+    if raced.sure and raced.speed_of(ranked[0].id) >= _GAIN:
+        return list(candidates)
+    return [live, *(one for one in candidates if one is not live)]
+
+
+def _head_to_head(first: Candidate, second: Candidate, context: Context, seconds: float) -> HeadToHead:
+    runs, copies = _runs((first.id, second.id), context)
+    return confirm(
+        runs,
+        first.id,
+        second.id,
+        copies,
+        seconds=seconds,
+        level=_GAIN,
+        times=context.state.target.times,
+    )
+
+
+def _runs(
+    ids: Iterable[str], context: Context
+) -> tuple[dict[str, Callable[..., Any]], list[tuple[Tensor, ...]]]:
+    """Return kernels by id as functions of the same tensors, and copies of these tensors.
+
+    A kernel is timed without the tensors that it keeps: they are inputs like others, in copies like others.
+    """
+    tensors, kernels = context.tensors, {id: context.kernels[id] for id in ids}
+    kept = {id: _kept(kernel, tensors) for id, kernel in kernels.items()}
+    known = tensors | {f"{id} {name}": one for id, found in kept.items() for name, one in found.items()}
+    copies = _cloned(tuple(known.values()), copies_for(tuple(tensors.values())))
+    return {id: _called(kernel, tuple(known), id) for id, kernel in kernels.items()}, copies
 
 
 def _least_us(target: Target, goal: Graph, graph: Graph) -> float | None:

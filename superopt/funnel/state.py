@@ -96,6 +96,7 @@ class State:
     deadline: float = inf  # the time.monotonic() when the current region must be done
     interrupted: bool = False
     lost: bool = False  # whether the device is lost to this process
+    unclear: bool = False  # whether the machine was too busy to tell candidates apart
 
     def __post_init__(self) -> None:
         cache = Cache.open() if self.options.cache and self.measures else None

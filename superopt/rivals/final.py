@@ -28,7 +28,6 @@ Timer = Callable[..., Mapping[str, Times]]
 """Takes the times of functions call by call, as `Target.times` does."""
 
 _WIN = 1.02  # how much faster than PyTorch a program must be to be preferred
-_UNSTEADY = 2.0  # on a busy machine, slow calls take this many times as long as fast ones
 _LONGER = 3.0  # an undecided race goes on for up to this many times its planned time
 _TOGETHER = 0.7  # the share of the time that the race of all may take
 _ROUNDS = 40  # rounds of all, which say whom ours must beat; how sure that is, the race of two says
@@ -72,7 +71,7 @@ class FinalRace:
         if not self.ahead or won is None or won.winner != "superopt" or won.sure:
             return ""
         advice = "close other programs, or give --seconds more"
-        if won.spread < _UNSTEADY:
+        if won.is_steady:
             return f"superopt was ahead in {won.share:.0%} of the rounds only: {advice}"
         return f"times vary {won.spread:.0f} times, which leaves the race undecided: {advice}"
 

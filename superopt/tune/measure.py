@@ -40,6 +40,7 @@ _FEWEST = 5  # rounds whose ratios tell anything
 _APART = 10.0  # standard errors of a mean: by chance, of so few rounds, as rare as _SURE
 _ENOUGH = 16  # rounds from which on an interval is sure
 _EARLY = 0.2  # the share of a race's time after which it may be decided
+_UNSTEADY = 2.0  # on a busy machine, slow calls take this many times as long as fast ones
 _SURE = 4.0  # standard deviations of a fair coin by which the rounds won must differ from a half
 
 
@@ -54,6 +55,16 @@ class Measurement:
     quantiles_us: tuple[tuple[float, float], ...] = ()
     method: Method = "clock"  # the host's clock, or events around a call, a CUDA graph of it, or one of many
     note: str = ""  # a doubt about the measurement, in words
+
+    @property
+    def spread(self) -> float:
+        """How many times as long the slow calls take as the fast ones."""
+        return self.high_us / self.low_us if self.low_us else 1.0
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the times hardly vary, as they do on a busy machine."""
+        return self.spread < _UNSTEADY
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +185,12 @@ class HeadToHead:
     @property
     def spread(self) -> float:
         """How many times as long the slow calls take as the fast ones, of the contender that varies less."""
-        return min(one.high_us / one.low_us for one in self.measurements.values())
+        return min(one.spread for one in self.measurements.values())
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the times hardly vary; on a busy machine they do, and a race may have any end."""
+        return self.spread < _UNSTEADY
 
 
 def confirm(

@@ -310,7 +310,7 @@ def test_a_search_is_kept_for_later(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
     monkeypatch.setattr(region_race, "_NO_ROOM", 0.0)
     monkeypatch.setattr(region_race, "WIN", 0.0)
-    monkeypatch.setattr(region_race, "_GRAPHS", {"quick": 1})  # few kernels, for speed
+    monkeypatch.setattr("superopt.backend.options._GRAPHS", {"quick": 1})  # few kernels, for speed
     module, x = Residual(Mlp(torch.relu, bias=False), None), data()
     reports = [tmp_path / "1.json", tmp_path / "2.json"]
     for path in reports:

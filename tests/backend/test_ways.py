@@ -87,7 +87,7 @@ def test_a_search(
     monkeypatch.setattr(region_race, "slower_elsewhere", lambda *given: None)
     for name in ("_TOO_SHORT_US", "_NO_ROOM", "WIN"):
         monkeypatch.setattr(region_race, name, 0.0)
-    monkeypatch.setattr(region_race, "_GRAPHS", {"quick": 1})
+    monkeypatch.setattr("superopt.backend.options._GRAPHS", {"quick": 1})
     module, host = Mlp(torch.relu, bias=False), Host(budget_s=30.0)
     compiled = torch.compile(module, backend=host, **way)
     with torch.no_grad():

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from superopt.backend.cache import keep, known_decision
+from superopt.backend.cache import keep, known_decision, narrower_decision
+from superopt.backend.checks.better import better
 from superopt.backend.checks.verdict import Verdict, keep_verdict, known_verdict
 from superopt.backend.checks.whole import WholeRace
 from superopt.backend.cut import Cut
@@ -26,21 +27,18 @@ from superopt.backend.deferred.queue import (
 )
 from superopt.backend.graphpass import replace_all
 from superopt.backend.region import Region
-from superopt.backend.region_plan import calling
 from superopt.backend.region_race import RegionRace
 from superopt.cache import Cache, Record
 from superopt.errors import CheckpointError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.inductor import alone
 from superopt.targets import Target, pick_target
-from superopt.tune import confirm
 
 __all__ = ["Outcome", "give_up", "work_off", "work_through"]
 
 _MOST_BEGUN = 3  # a region is given up after work on it has ended so many processes
 _AS_WRITTEN_S, _SEARCHED_S = 30.0, 40.0
 _LEAST_S = 8.0  # no region is begun when fewer seconds are left
-_BETTER = 1.02  # a new plan takes the place of an old one if it is this many times as fast
 _HEAD_TO_HEAD_S = 1.5
 
 
@@ -151,8 +149,9 @@ def _worked_off(item: Pending, seconds: float) -> Outcome:
         return _given_up(item, first_line(error))
     if pending_key(region.key) != item.key:
         return _given_up(item, "it is another region here")
-    before = known_decision(region, Ledger(replace(item.options, budget_s=0.0)))
-    before = before if before is not None and before.taken else None
+    known = Ledger(replace(item.options, budget_s=0.0))
+    before = known_decision(region, known)
+    before = before if before is not None and before.taken else narrower_decision(region, known)
     found, ended = _decided(region, target, ledger, before, seconds)
     faster = found.taken and (before is None or found.plan != before.plan)
     with _SETTLING:
@@ -237,11 +236,10 @@ def _decided(
 def _better(race: RegionRace, found: Decision, before: Decision) -> Decision:
     """Return the new decision where its plan is surely faster than the one that the region has."""
     assert race.rival is not None
-    plans = {"new": calling(race.region, str(found.plan)), "old": calling(race.region, str(before.plan))}
-    raced = confirm(plans, "new", "old", race.rival.copies, seconds=_HEAD_TO_HEAD_S, times=race.target.times)
-    better = raced.winner == "new" and raced.sure and raced.speedup >= _BETTER
+    seconds = _HEAD_TO_HEAD_S
+    raced = better(found, before, race.region, race.target, race.rival.copies, seconds=seconds)
     race.rival.give_up_copies()
-    return found if better else before
+    return raced
 
 
 def _given_up(item: Pending, why: str) -> Outcome:

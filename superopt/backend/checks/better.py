@@ -1,0 +1,58 @@
+"""Better: whether a plan of a region is surely faster than Inductor's code, or than the plan that it has."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from superopt.backend.decision import Decision
+from superopt.backend.region import Region
+from superopt.backend.region_plan import calling
+from superopt.targets import Target
+from superopt.tune import confirm
+from superopt.tune.measure import HeadToHead
+
+__all__ = ["BETTER", "better", "judged"]
+
+BETTER = 1.02
+"""A new plan takes the place of an old one if it is this many times as fast."""
+
+
+def judged(known: Decision, raced: HeadToHead, plan: str, call_us: float, win: float) -> Decision:
+    """Return the decision after a race with Inductor's code, of which a call takes so long beside its work.
+
+    It stays open where a quieter moment may tell otherwise. Any kernels are wanted where `win` is 0.
+    """
+    times = raced.measurements
+    before_us = times["inductor"].median_us
+    known = replace(known, before_us=before_us, after_us=times["superopt"].median_us)
+    speed = raced.speed_of("superopt") * (1 - min(call_us / before_us, 1.0))
+    told = f"{'at least ' if known.before_is_least else ''}{speed:.2f} times Inductor's speed"
+    unclear = not raced.is_steady
+    if speed < win:
+        return replace(known, why=f"{told}, {win} is needed", open=unclear)
+    if win and not raced.sure:
+        return replace(known, why=f"{told}, but ahead in {raced.share:.0%} of the rounds only", open=True)
+    return replace(known, taken=True, plan=plan, why=told, open=unclear)
+
+
+def better(
+    new: Decision,
+    old: Decision,
+    region: Region,
+    target: Target,
+    copies: Sequence[tuple[Tensor, ...]],
+    *,
+    seconds: float,
+) -> Decision:
+    """Return the new decision where its plan is surely faster, else the old one.
+
+    The old one stays open where a machine was too busy for the race to tell anything.
+    """
+    if new.plan == old.plan:
+        return new
+    plans = {name: calling(region, str(one.plan)) for name, one in (("new", new), ("old", old))}
+    raced = confirm(plans, "new", "old", copies, seconds=seconds, level=BETTER, times=target.times)
+    if raced.winner == "new" and raced.sure and raced.speedup >= BETTER:
+        return new
+    return old if raced.is_steady else replace(old, open=True)

@@ -1,0 +1,129 @@
+"""A plan gives way only to one that is surely faster, and what a busy machine decides stays open."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from superopt.backend.cache import keep, known_decision, narrower_decision
+from superopt.backend.checks import better as module
+from superopt.backend.checks.better import better, judged
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.options import BackendOptions
+from superopt.backend.pieces import pieces_of
+from superopt.backend.region import Region, blank_of, region_of
+from superopt.backend.region_race import RegionRace
+from superopt.backend.subgraph import subgraph_of
+from superopt.rivals.kinds import kinds_of
+from superopt.targets import Target, pick_target
+from superopt.tune import Measurement
+from superopt.tune.measure import HeadToHead
+from superopt.weights.division import Weights
+
+from ..conftest import plan_of
+from .test_pieces import functional, ones
+
+
+@pytest.fixture
+def target() -> Target:
+    return pick_target("cpu")
+
+
+def region(target: Target, weights: Weights) -> Region:
+    graph = functional(lambda x, w: nn.functional.silu(x @ w) @ w, ones(4, 8), ones(8, 8))
+    kinds = kinds_of(graph, "cpu")
+    [piece] = pieces_of(graph, kinds)
+    return region_of(subgraph_of(piece, kinds), target, ledger(weights))
+
+
+def ledger(weights: Weights, **named: object) -> Ledger:
+    return Ledger(BackendOptions(weights=weights, **named))
+
+
+def taken(region: Region, target: Target, **changes: object) -> Decision:
+    found = replace(blank_of(region), taken=True, why="a race", after_us=1e9, plan=plan_of(region, target))
+    return replace(found, **changes)
+
+
+@pytest.mark.parametrize("policy", ["live", "default"])
+def test_a_plan_under_a_narrower_policy_is_a_choice_under_a_wider_one(
+    policy: Weights, target: Target
+) -> None:
+    known = region(target, policy)
+    keep(taken(known, target), known, ledger(policy))
+    wider = region(target, "frozen")
+    assert wider.key != known.key
+    assert known_decision(wider, ledger("frozen")) is None
+    for budget_s in (None, 0.0, 90.0):
+        found = narrower_decision(wider, ledger("frozen", budget_s=budget_s))
+        assert found is not None
+        assert (found.taken, found.plan, found.open) == (True, plan_of(known, target), True)
+    assert narrower_decision(region(target, "live"), ledger("live")) is None
+    assert narrower_decision(wider, ledger("frozen", cache=False)) is None
+
+
+def test_what_was_not_taken_under_a_narrower_policy_is_no_choice(target: Target) -> None:
+    known = region(target, "live")
+    keep(replace(blank_of(known), why="slower"), known, ledger("live"))
+    assert narrower_decision(region(target, "frozen"), ledger("frozen")) is None
+
+
+def test_a_known_plan_stays_where_nothing_better_is_found(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wider = region(target, "frozen")
+    known = taken(wider, target, open=True)
+    race = RegionRace(wider, target, ledger("frozen", budget_s=60.0), known=known)
+    monkeypatch.setattr(RegionRace, "_opened", lambda self: None)
+    monkeypatch.setattr(RegionRace, "_try", lambda self, search: replace(self.blank, why="slower"))
+    monkeypatch.setattr(RegionRace, "_by_operators", lambda self, search: self.blank)
+    for search in (False, True):
+        assert race.undone  # the wider policy may find more, given time
+        found = race.tried(9.0, None, search=search)
+        assert (found.taken, found.plan) == (True, known.plan)
+    assert not race.undone
+
+
+def times(*, steady: bool = True) -> Measurement:
+    return Measurement(10.0, 9.0, 11.0 if steady else 40.0, 40)
+
+
+def raced(speedup: float, *, steady: bool = True, names: tuple[str, str] = ("superopt", "inductor")):
+    measured = {name: times(steady=steady) for name in names}
+    winner, loser = names if speedup >= 1 else reversed(names)
+    ratio = max(speedup, 1 / speedup)
+    return HeadToHead(winner, loser, ratio, 0.9, True, measured, (ratio - 0.01, ratio + 0.01))
+
+
+@pytest.mark.parametrize("steady", [True, False])
+@pytest.mark.parametrize("speedup", [0.5, 2.0])
+def test_what_a_busy_machine_decides_stays_open(speedup: float, steady: bool, target: Target) -> None:
+    known = blank_of(region(target, "live"))
+    found = judged(known, raced(speedup, steady=steady), "a plan", 0.0, 1.05)
+    assert (found.taken, found.open) == (speedup > 1, not steady)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "steady", "plan", "open"),
+    [
+        (1.5, True, "new", False),
+        (1.01, True, "old", False),
+        (0.7, True, "old", False),
+        (0.7, False, "old", True),
+        (1.01, False, "old", True),
+    ],
+)
+def test_a_new_plan_must_be_surely_faster(
+    speedup: float, steady: bool, plan: str, open: bool, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = region(target, "frozen")
+    new, old = (taken(one, target, plan=name) for name in ("new", "old"))
+    monkeypatch.setattr(module, "calling", lambda region, plan: plan)
+    monkeypatch.setattr(
+        module, "confirm", lambda *unused, **named: raced(speedup, steady=steady, names=("new", "old"))
+    )
+    found = better(new, old, one, target, [(torch.ones(1),)], seconds=0.1)
+    assert (found.plan, found.open) == (plan, open)
+    monkeypatch.delattr(module, "confirm")
+    assert better(new, replace(old, plan="new"), one, target, [], seconds=0.1) is new
