@@ -252,9 +252,7 @@ class Kept:
                     other.sources = _Unknown()  # the sources use the memory of the weights as well
         let_go(going)
         writes_to(given)  # lets aliases go that nobody else has
-        with torch.no_grad():
-            left = [put_away(one) for one in going]
-        made.left += [one for one in left if one is not None]
+        made.left += [behind for one in going if (behind := put_away(one)) is not None]
         found = Sources(given)
         if found.held() != before:
             return  # another thread has written to a weight meanwhile
