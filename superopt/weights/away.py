@@ -39,7 +39,7 @@ def put_away(tensor: Tensor) -> "Behind | None":
     if not tensor.is_cpu or not _is_dense(tensor) or _users(tensor) > 1:
         return None
     version = tensor._version
-    with torch.no_grad(), torch.inference_mode(False):  # else PyTorch would refuse later writes to the weight
+    with torch.inference_mode(False), torch.no_grad():  # else PyTorch would refuse later writes to the weight
         try:
             moved, saved = _moved(tensor)
         except (OSError, ValueError):  # no folder, no room, or a system that cannot map files so
@@ -67,7 +67,7 @@ class Behind:
             return
         behind = torch.empty(0, dtype=torch.uint8).set_(self.memory)
         if tensor._version == self._version + 1 and not torch.equal(behind, self._saved):
-            with torch.no_grad(), torch.inference_mode(False):
+            with torch.inference_mode(False), torch.no_grad():
                 tensor.copy_(
                     torch.empty(0, dtype=tensor.dtype).set_(self.memory, 0, tensor.shape, tensor.stride())
                 )

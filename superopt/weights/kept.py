@@ -40,7 +40,7 @@ def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     Raises InputError where a number is not finite, or no integer that the tensor holds: then kernels compute
     other things than PyTorch does.
     """
-    with torch.no_grad(), torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
         plain = {port.name: tensors[port.name].detach() for port in once.inputs}
         made = run_graph(once, plain, torch.float64)
         found = []
