@@ -132,7 +132,7 @@ def _share(
         order, gains = by_gain(hoped=not search)
         for at, digest in enumerate(order):
             before, left, heavy = ledger.spent_s, ledger.left_s, alike[digest][0].subgraph.piece.heavy
-            if took and left < heavy * (_SEARCHED * max(took) if search else _LATER * min(took)):
+            if took and left < heavy * (_SEARCHED * _longest(took) if search else _LATER * min(took)):
                 left = 0.0  # too little time is left to finish this region
             rest = sum(gains[one] for one in order[at:]) or 1.0
             fair = max(gains[digest] / rest, 1 / (len(order) - at))
@@ -144,6 +144,11 @@ def _share(
             if tried.taken and not taken.issuperset(nodes := _nodes(alike[digest])):
                 ledger.relieved(taken | nodes, before=taken)
                 taken |= nodes
+
+
+def _longest(took: Sequence[float]) -> float:
+    """Return the longest time of a region, but for the first one: that one waits for what all share."""
+    return max(took[1:] or took)
 
 
 def _nodes(regions: Iterable[Region]) -> set[fx.Node]:

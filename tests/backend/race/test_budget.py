@@ -303,6 +303,23 @@ def test_what_would_not_be_ended_is_not_begun(monkeypatch: pytest.MonkeyPatch, t
     assert given[1:] == [0.0] * 5
 
 
+@pytest.mark.usefixtures("no_guard")
+def test_what_the_first_region_waits_for_leaves_no_other_unsearched(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    given = []
+
+    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
+        given.append((search, seconds > 0))
+        self.ledger.spent_s += 7.0 if len(given) == 1 else 1.0
+        return self.blank
+
+    monkeypatch.setattr(RegionRace, "tried", tried)
+    owner = ledger(budget_s=20.0, cache=False)
+    budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
+    assert given == [(False, True)] * 3 + [(True, True)] * 3
+
+
 @pytest.mark.parametrize(
     ("speedup", "sure", "taken", "why"),
     [
