@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from torch import fx
 
-from superopt.backend.cache import known_decision, narrower_decision
+from superopt.backend.cache import keep, known_decision, narrower_decision
 from superopt.backend.checks.recalled import rechecked
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.mode import mode_of
@@ -48,6 +49,9 @@ def decisions_of(
         if digest in found or digest in races:
             continue
         known = known_decision(region, ledger)
+        if known is not None and not known.taken and (narrower := _narrower(region, target, ledger)):
+            known = replace(narrower, budget_s=known.budget_s)
+            keep(known, region, ledger)
         if known is not None:
             found[digest] = rechecked(known, region, target, ledger)
             continue

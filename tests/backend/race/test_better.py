@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from superopt.backend import budget
 from superopt.backend.cache import keep, known_decision, narrower_decision
 from superopt.backend.checks import better as module
 from superopt.backend.checks.better import better, judged
@@ -15,6 +16,7 @@ from superopt.backend.pieces import pieces_of
 from superopt.backend.region import Region, blank_of, region_of
 from superopt.backend.region_race import RegionRace
 from superopt.backend.subgraph import subgraph_of
+from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.kinds import kinds_of
 from superopt.targets import Target, pick_target
 from superopt.tune import Measurement
@@ -61,6 +63,21 @@ def test_a_plan_under_a_narrower_policy_is_a_choice_under_a_wider_one(
         assert (found.taken, found.plan, found.open) == (True, plan_of(known, target), True)
     assert narrower_decision(region(target, "live"), ledger("live")) is None
     assert narrower_decision(wider, ledger("frozen", cache=False)) is None
+
+
+def test_a_region_that_was_left_takes_the_plan_of_a_narrower_policy(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wider, known = region(target, "frozen"), region(target, "live")
+    left = replace(blank_of(wider), why="no time", open=True, budget_s=5.0)
+    keep(left, wider, ledger("frozen"))
+    keep(taken(known, target), known, ledger("live"))
+    monkeypatch.setattr(budget, "rechecked", lambda found, *unused: found)
+    found = budget.decisions_of([wider], target, ledger("frozen", budget_s=5.0, tune="off"), WarmUp())
+    assert found[wider.key.digest].plan == plan_of(known, target)
+    kept = known_decision(wider, ledger("frozen", budget_s=5.0))
+    assert kept is not None
+    assert kept.taken
 
 
 def test_what_was_not_taken_under_a_narrower_policy_is_no_choice(target: Target) -> None:
