@@ -146,6 +146,31 @@ def _middle_softmax(x: "Tensor") -> "Tensor":
     return x.softmax(1)
 
 
+def _instance_norm(x: "Tensor") -> "Tensor":
+    centred = x - x.mean((2, 3), keepdim=True)
+    return centred / (centred.square().mean((2, 3), keepdim=True) + 1e-5).sqrt()
+
+
+def _soft_neighbours(x: "Tensor", y: "Tensor", labels: "Tensor") -> "Tensor":
+    return (x @ y.T).softmax(-1) @ labels
+
+
+def _margin(x: "Tensor") -> "Tensor":
+    return x.logsumexp(-1) - x.amax(-1)
+
+
+def _low_rank(x: "Tensor", u: "Tensor", y: "Tensor", v: "Tensor") -> "Tensor":
+    return ((x @ u) * (y @ v)).sum(-1)
+
+
+def _gated_chain(x: "Tensor", a: "Tensor", b: "Tensor", c: "Tensor") -> "Tensor":
+    return ((x @ a).sigmoid() * (x @ b)) @ c
+
+
+def _weighted_columns(x: "Tensor", y: "Tensor") -> "Tensor":
+    return x.softmax(0) @ y.T
+
+
 def _cross_attention(q: "Tensor", k: "Tensor", v: "Tensor", gate: "Tensor") -> "Tensor":
     return (q @ k.transpose(-2, -1) * 0.125).softmax(-1) @ v * gate.sigmoid()
 
@@ -216,6 +241,12 @@ HELD_OUT = (
     _named("narrow", "matmul-rowsum", "700-m1", M=1, K=3000, N=700),
     _named("narrow", "rmsnorm", "640-m3000", M=3000, K=640),
     _named("narrow", "lora", "2048-m8", M=8, K=2048, N=2048, R=16),
+    Program("instance norm", "6x40x30x37", _instance_norm, ((6, 40, 30, 37),)),
+    Program("neighbours", "120x333x60x21", _soft_neighbours, ((120, 60), (333, 60), (333, 21))),
+    Program("margin", "500x777", _margin, ((500, 777),)),
+    Program("low rank", "257x130x19", _low_rank, ((257, 130), (130, 19), (257, 130), (130, 19))),
+    Program("gated chain", "33x210x150x75", _gated_chain, ((33, 210), (210, 150), (210, 150), (150, 75))),
+    Program("weighted columns", "300x90x77", _weighted_columns, ((300, 90), (77, 90))),
 )  # fmt: skip
 """Programs of other kinds and sizes than those by which the model was made: nothing may be fitted to them."""
 
