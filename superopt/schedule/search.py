@@ -23,7 +23,7 @@ from superopt.schedule.recipe import Prepared, Recipe, followed, prepared, recip
 __all__ = ["Dropped", "FoundGraph", "Scheduled", "Schedules", "explored", "rank", "schedules"]
 
 _FAR = 3.0  # a schedule estimated to take this many times the best one's time is dropped,
-# or this many where estimates are times. On two machines, the fastest way to run each program of `bench.costs`
+# or this many where estimates are times. On two machines, the fastest way to run each program of bench.costs
 # was estimated at 1.44 times the least estimate at most, and nearly always below 1.1.
 _FAR_TIMED = 1.6
 _TIMED = 0.2  # the share of what is added for likeness that is left where estimates are times
