@@ -145,7 +145,7 @@ def rank(
 
     Where estimates are bounds, the default schedule of the original graph always stays and, if there is room,
     the best default schedule. On a CPU, whose libraries are hard to beat, the best schedule that calls a
-    library stays.
+    library stays, unless its estimate is far off.
     """
     _check_keep(keep)
     explorers, refused = _begun(found, device, _Rules(library, misfit, late))
