@@ -11,7 +11,7 @@ from superopt.errors import InputError
 
 __all__ = ["Comparison", "Row", "compare_results"]
 
-_SAME = ("device", "cores", "threads")
+_SAME = ("device", "instructions", "cores", "threads")
 _TOLD = ("python", "torch", "superopt", "compiler", "cuda")
 
 

@@ -100,6 +100,7 @@ def machine() -> Record:
         found |= {"memory_bytes": one.total_memory, "l2_bytes": one.L2_cache_size}
     else:
         found["device"] = pick_target("cpu").device_name.partition(",")[0]
+        found["instructions"] = torch.backends.cpu.get_cpu_capability()
     return found
 
 

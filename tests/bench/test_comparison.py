@@ -82,9 +82,10 @@ def test_results_that_do_not_fit_together() -> None:
     one = document(record("a", 1.0))
     with pytest.raises(InputError, match="different suites, functions and cpu"):
         compare_results(one, document(record("a", 1.0), suite="cpu"))
-    other = {**one, "machine": {**MACHINE, "device": "another"}}
-    with pytest.raises(InputError, match="different machines"):
-        compare_results(one, other)
+    for part, value in (("device", "another"), ("instructions", "AVX2")):
+        other = {**one, "machine": {**MACHINE, part: value}}
+        with pytest.raises(InputError, match=f"different machines \\({part}"):
+            compare_results(one, other)
     assert compare_results(one, other, any_machine=True).notes
     with pytest.raises(InputError, match="no case in common"):
         compare_results(one, document(record("b", 1.0)))
