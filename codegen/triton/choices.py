@@ -20,8 +20,10 @@ from superopt.codegen.triton.plan import (
     kept_axes,
     kept_splits,
     read_once,
+    reads_elsewhere,
     scaled_products,
     sources,
+    taps_of,
 )
 from superopt.ir import Split, value_axes
 
@@ -218,9 +220,12 @@ def _config(
         config = TritonConfig(tuple(tiles.items()), num_warps=warps, num_stages=stages)
         return _flattened(program, sizes, config, FLAT_TILE, NEIGHBOURS)
     nearest = {tensor.axes[-1] for tensor in program.loads if tensor.axes}
+    taps = taps_of(program)  # few, and no power of two: channels fill a tile before they do
     for side, group, want in ((1, shape.columns, columns), (2, shape.inner, inner)):
         want //= _held_beside(program, side, tiles, free)
-        ordered = sorted((axis for axis in group if axis in free), key=nearest.__contains__)
+        ordered = sorted(
+            (axis for axis in group if axis in free), key=lambda axis: (axis not in taps, axis in nearest)
+        )
         _tile_group(tiles, ordered, sizes, want)
     row_axes = [axis for axis in shape.rows if axis in free]
     few = prod(sizes[axis] for axis in row_axes[-1:]) < FEW_ROWS
@@ -351,9 +356,18 @@ def _flattened(
     tiles |= dict.fromkeys(free, 1)
     together = _read_together(program)
     largest = max(program.loads, key=lambda one: prod(sizes[axis] for axis in one.axes), default=None)
-    nearest = [axis for axis in (largest.axes[-1:] if largest else ()) if axis in free]
+    near_axes = {*largest.axes[-1:]} if largest else set()
+    taps = taps_of(program)  # one at a time: next to each other, they read the same elements again
+    near_axes |= {
+        axis
+        for step in program.steps()
+        for place in step.places
+        if near_axes & {*place.axes[-1:]}
+        for axis, _ in place.terms
+    }
+    nearest = [axis for axis in free if axis in near_axes - taps]
     inwards = [
-        *(axis for axis in free if axis in looped),
+        *(axis for axis in free if axis in looped and axis not in taps),
         *reversed([axis for axis in program.grid if axis in free]),
     ]
     for axis, most in (*((axis, near) for axis in nearest), *((axis, flat) for axis in inwards)):
@@ -375,7 +389,7 @@ def _read_together(program: KernelProgram) -> set[frozenset[str]]:
     found = {axes[tensor.value] for tensor in (*program.loads, *program.stores)}
     for statement, _ in program.flat():
         if isinstance(statement, Compute) and not (
-            statement.step.mapping and statement.step.inputs[0] in loaded
+            reads_elsewhere(statement.step) and statement.step.inputs[0] in loaded
         ):
             found.add(axes[statement.value].union(*(axes[i] for i in statement.step.inputs)))
     return found

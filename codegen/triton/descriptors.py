@@ -123,6 +123,8 @@ def _largest_loop_tile(program: KernelProgram, config: TritonConfig, sizes: Mapp
     for statement, loops in program.flat():
         if isinstance(statement, Load) and loops:
             tensor = tensors[statement.value]
+            if not set(tensor.axes) <= plan.roles.keys():
+                continue  # it is read at other places alone
             seen = describe(program, plan, config, tensor, {axis: axis for axis in tensor.axes})
             if isinstance(seen, Descriptor) and not layout_refusal(
                 tensor.name, tensor.dtype, sizes, traced_strides(tensor, sizes), seen.axes, aligned=True

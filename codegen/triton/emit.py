@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Literal
 
 from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.lowering import lower_for_triton
@@ -17,25 +16,20 @@ from superopt.codegen.statements import (
     Start,
     Statement,
     Store,
-    Tensor,
 )
 from superopt.codegen.triton.config import TritonConfig
-from superopt.codegen.triton.descriptors import Descriptor
 from superopt.codegen.triton.expression import HELPERS, TritonText, apply, as_float, atom
 from superopt.codegen.triton.frame import Frame
-from superopt.codegen.triton.padding import Lanes, after_operator
-from superopt.codegen.triton.products import TYPES
+from superopt.codegen.triton.memory import Memory
+from superopt.codegen.triton.plan import Lanes, after_operator
 from superopt.codegen.triton.reductions import Reductions
 from superopt.codegen.triton.source import TritonSource
-from superopt.codegen.triton.text import WIDTH, Lines
+from superopt.codegen.triton.text import Lines
 from superopt.codegen.triton.tiles import Held, transposed
-from superopt.dtypes import FP8, INTEGERS
 from superopt.ir import REDUCTIONS, Step, format_constant
 from superopt.ops import OPS
 
 __all__ = ["EARLY_IMPORT", "emit"]
-
-FLOATS = FP8.union(TYPES)
 EARLY_IMPORT = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"
 _EARLY = (
     "gdc_wait()  # nothing is read or written before the kernel before this one has ended",
@@ -51,7 +45,7 @@ def emit(program: KernelProgram, config: TritonConfig, plain: frozenset[str] = f
     return _Emitter(program, config, plain).source()
 
 
-class _Emitter(Frame, Reductions):
+class _Emitter(Frame, Memory, Reductions):
     """Prints one kernel: its statements in order, then what stands around them."""
 
     def __init__(self, program: KernelProgram, config: TritonConfig, plain: frozenset[str]) -> None:
@@ -85,7 +79,7 @@ class _Emitter(Frame, Reductions):
         for statement in statements:
             match statement:
                 case Load():
-                    self._load_statement(lines, statement.value)
+                    self.load_statement(lines, statement.value)
                     self.scale(lines, statement.value)
                 case Start():
                     self._start(lines, statement.value)
@@ -97,7 +91,7 @@ class _Emitter(Frame, Reductions):
                 case Move():
                     self._move(lines, statement)
                 case Store():
-                    self._store(lines, statement)
+                    self.store(lines, statement)
                 case LoopStatement():
                     self._loop(lines, statement)
                     filled = {one.value for one in _computes(statement)}
@@ -185,102 +179,6 @@ class _Emitter(Frame, Reductions):
         fits = (step.op == "where" and step.inputs[0] == mask) or (step.op == "mul" and len(others) == 1)
         return others[0] if fits and others and self.axes[others[0]] == self.axes[value] else None
 
-    def _load_statement(self, lines: Lines, value: int) -> None:
-        tensor = self.loaded[value]
-        if self._read_plainly(value):
-            self._load(lines, value, tensor, {axis: axis for axis in tensor.axes}, None)
-
-    def _read_plainly(self, value: int) -> bool:
-        """Return whether a step reads the value where it stands, not only at other places."""
-        return any(value in step.inputs and not step.mapping for step in self.program.steps()) or any(
-            isinstance(one, Store) and one.value == value for one, _ in self.program.flat()
-        )
-
-    def _load(
-        self, lines: Lines, value: int, tensor: Tensor, places: dict[str, str | int], comment: str | None
-    ) -> None:
-        """Read a tile, each axis of the tensor at an axis of the kernel or at one position."""
-        if tensor.dtype not in FLOATS | INTEGERS | {"bool"}:
-            raise UnsupportedError(f"{self.program.name}: no loads of {tensor.name} in {tensor.dtype}")
-        axes = self.turned.get(value) or self.plan.tile_axes(str(place) for place in places.values())
-        name = self.variables[value]
-        kind: Literal["float", "int", "mask"] = "float"
-        dtype, tail = "f32", ""
-        if tensor.dtype in INTEGERS:
-            kind = "int"
-        elif self.plan.masks[value]:
-            kind, tail = "mask", " != 0"
-        elif tensor.dtype != "f32" and value in self.raw:
-            dtype = tensor.dtype
-        elif tensor.dtype != "f32":
-            tail = ".to(tl.float32)"
-        seen = self.descriptor(tensor, places)
-        if seen is None:
-            arguments = [self.address(tensor, axes, places)]
-            if mask := self.mask_text(axes, axes):
-                arguments += [f"mask={mask}", f"other={'0.0' if kind == 'float' else '0'}"]
-            arguments += ['eviction_policy="evict_first"'] if tensor.name in self.config.passing else []
-            lines.call(f"{name} = ", "tl.load", arguments, tail, comment)
-        else:
-            self._read_by_descriptor(lines, name, tensor, seen, axes, tail, comment)
-        lanes = {axis: Lanes.ZERO for axis in axes if self.masked(axis)}
-        self.held[value] = Held(atom(name, kind), axes, dtype, lanes)
-
-    def _read_by_descriptor(
-        self,
-        lines: Lines,
-        name: str,
-        tensor: Tensor,
-        seen: Descriptor,
-        axes: tuple[str, ...],
-        tail: str,
-        comment: str | None,
-    ) -> None:
-        """Read a tile by a descriptor, without the dimensions along which a program is at one position."""
-        read = self.tile_of(seen)
-
-        def shaped(tile: str) -> str:
-            text = tile if len(read) == len(seen.axes) else f"tl.reshape({tile}, {self.shape(read)})"
-            return transposed(text, read, axes) + tail
-
-        tile = f"{self.named(tensor, seen)}.load({self.corner(seen)})"
-        if shaped(tile) != tile and len(f"{name} = {shaped(tile)}") > WIDTH - 8:
-            lines.add(f"{name} = {tile}", comment)
-            lines.add(f"{name} = {shaped(name)}")
-        else:
-            lines.add(f"{name} = {shaped(tile)}", comment)
-
-    def _store(self, lines: Lines, store: Store) -> None:
-        tensor, held = store.tensor, self.held[store.value]
-        places: dict[str, str | int] = {axis: axis for axis in self.memory_axes(tensor)}
-        axes = self.plan.tile_axes(str(place) for place in places.values())
-        text = self.operand(store.value, axes)
-        if tensor.dtype in TYPES:
-            value = as_float(text).text if held.expression.kind != "constant" else text.text
-            if tensor.dtype != "f32" and held.expression.kind != "constant":
-                value = f"{as_float(text).inside(6)}.to({TYPES[tensor.dtype]})"
-        elif tensor.dtype in INTEGERS | {"bool"}:
-            value = text.text
-        else:
-            raise UnsupportedError(f"{self.program.name}: no stores of {tensor.name} in {tensor.dtype}")
-        seen = self.descriptor(tensor, places)
-        if seen is not None and held.axes == axes and not self.program.repeated(store.value):
-            wanted = self.tile_of(seen)
-            value = transposed(value, axes, wanted)
-            if len(wanted) < len(seen.axes):
-                value = f"tl.reshape({value}, ({', '.join(self._sides(seen))}))"
-            lines.call("", f"{self.named(tensor, seen)}.store", [self.corner(seen), value])
-            return
-        arguments = [self.address(tensor, axes, places), value]
-        repeated = [axis for axis in self.program.repeated(store.value) if self.plan.roles[axis] != "whole"]
-        first = [f"({self.pid[axis]} == 0)" for axis in repeated]
-        mask = " & ".join([text for text in [self.mask_text(axes, axes), *first] if text])
-        lines.call("", "tl.store", [*arguments, *([f"mask={mask}"] if mask else [])])
-
-    def _sides(self, seen: Descriptor) -> list[str]:
-        wanted = self.tile_of(seen)
-        return [self.block[place] if place in wanted else "1" for place in map(str, seen.places)]
-
     def _start(self, lines: Lines, value: int) -> None:
         step = self.graph.step_at(value)
         axes = self.accumulator_axes(value)
@@ -297,6 +195,9 @@ class _Emitter(Frame, Reductions):
         step, value = compute.step, compute.value
         if step.op in ("const", "infinity", "size", "index"):
             self._tensorless(value, step)
+            return
+        if step.places:
+            self.window(lines, value, step)
             return
         if step.mapping:
             self._elsewhere(lines, value, step)
@@ -384,7 +285,7 @@ class _Emitter(Frame, Reductions):
         if source in self.loaded:
             tensor = replace(self.loaded[source])
             places = {axis: mapping.get(axis, axis) for axis in tensor.axes}
-            self._load(lines, value, tensor, places, self.comment(step))
+            self.load(lines, value, tensor, places, self.comment(step))
             return
         held = self.read(source)
         if step.op == "rename":

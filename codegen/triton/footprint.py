@@ -69,6 +69,10 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
                     fresh = max(fresh, elements(statement.value) * 4)
                 continue  # the accumulator itself
             size = elements(statement.value)
+            if statement.step.places:  # a load, from other places
+                read = tensors[statement.step.inputs[0]]
+                shared += size * DTYPES[read.dtype].bytes * (config.num_stages if loops else 1)
+                continue
             if statement.step.op == "contract" and selects(program.graph, statement.step):
                 size = prod(
                     blocks.get(axis, 1)

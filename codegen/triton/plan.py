@@ -1,25 +1,31 @@
 """Plan: the facts about a kernel's values that its printers need.
 
 Which axes a tile has and in which order, which contractions are matrix products and on which side
-their operands stand, and what the lanes of a tile beyond the end of an axis hold.
+their operands stand, and what the lanes of a tile beyond the end of an axis hold. Loads put zeros there. What
+is computed from zeros may be zero, finite, or anything (1 / 0); only a reduction cares, and hides exactly the
+lanes that would spoil it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import pairwise
 from math import prod
 
 from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import Compute, KernelProgram, Load, LoopStatement, Tensor
 from superopt.codegen.triton.config import Role, TritonConfig
-from superopt.ir import Split, mask_values, selects, value_axes
+from superopt.ir import Split, Step, mask_values, selects, value_axes
+from superopt.ops import OPS
 from superopt.precision import is_wide, operand_dtypes, product_dtype
 
 __all__ = [
     "FEW_ROWS",
+    "Lanes",
     "Plan",
     "Product",
+    "after_operator",
     "contractions",
     "inner_turns",
     "kept_axes",
@@ -27,8 +33,10 @@ __all__ = [
     "make_plan",
     "read_dtypes",
     "read_once",
+    "reads_elsewhere",
     "scaled_products",
     "sources",
+    "taps_of",
 ]
 
 FEW_ROWS = 16  # an instruction that multiplies matrices has so many rows at least, and 8 columns
@@ -67,6 +75,18 @@ def sources(program: KernelProgram) -> dict[int, Tensor]:
     return {tensor.value: tensor for tensor in program.loads}
 
 
+def reads_elsewhere(step: Step) -> bool:
+    """Return whether a step only reads its operand, at other places than its own."""
+    return bool(step.mapping or step.places)
+
+
+def taps_of(program: KernelProgram) -> frozenset[str]:
+    """Return the axes of places of windows that are reduced over: those within a window."""
+    steps = program.steps()
+    made = {axis for step in steps for place in step.places for axis, _ in place.terms}
+    return frozenset(axis for step in steps if not step.places for axis in step.axes if axis in made)
+
+
 def kept_axes(program: KernelProgram) -> tuple[str, ...]:
     """Return the axes of the kernel's tiles, without axes along which a step only reads other places."""
     axes = value_axes(program.graph)
@@ -77,7 +97,7 @@ def kept_axes(program: KernelProgram) -> tuple[str, ...]:
             step = statement.step
             used |= axes[statement.value]
             for i in step.inputs:
-                if i not in loaded or not step.mapping:
+                if i not in loaded or not reads_elsewhere(step):
                     used |= axes[i]
     return tuple(axis.name for axis in program.graph.axes if axis.name in used)
 
@@ -98,7 +118,7 @@ def read_once(program: KernelProgram, blocks: Mapping[str, int], sizes: Mapping[
     """Return the names of the tensors of which a kernel with these tiles reads nothing in loops, or twice."""
     in_tiles = {axis for axis, size in sizes.items() if blocks.get(axis, 1) < size}
     found = sources(program)
-    moved = {i for step in program.steps() if step.mapping for i in step.inputs}
+    moved = {i for step in program.steps() if reads_elsewhere(step) for i in step.inputs}
     loads = [(one.value, in_tiles & set(loops)) for one, loops in program.flat() if isinstance(one, Load)]
     several = Counter(value for value, _ in loads)
     spread = in_tiles & set(program.grid)
@@ -111,8 +131,6 @@ def read_once(program: KernelProgram, blocks: Mapping[str, int], sizes: Mapping[
 
 def make_plan(program: KernelProgram, config: TritonConfig) -> Plan:
     """Return the plan, or raise UnsupportedError."""
-    if any(step.places for step in program.steps()):
-        raise UnsupportedError(f"{program.name}: no Triton reads windows yet; the CPU's kernels do")
     grid, looped = set(program.grid), set(program.looped)
     splits = kept_splits(program)
     parts = {split.outer for split in splits}
@@ -148,7 +166,7 @@ def _check_loops(program: KernelProgram, looped: set[str]) -> None:
         if isinstance(statement, Compute):
             used = set(axes[statement.value])
             for i in statement.step.inputs:
-                used |= set() if i in loaded and statement.step.mapping else axes[i]
+                used |= set() if i in loaded and reads_elsewhere(statement.step) else axes[i]
             for axis in used & looped - set(around):
                 raise UnsupportedError(
                     f"{program.name}: axis {axis!r} is walked along by a loop and used outside it;"
@@ -253,3 +271,30 @@ def contractions(
             if all(places) and places[0] > places[1]:
                 first, second = second, first
             yield first, second, tuple(axis for axis in order if axis in statement.step.axes)
+
+
+class Lanes(IntEnum):
+    """What lanes beyond the end of an axis hold."""
+
+    ANY = 0
+    FINITE = 1
+    ZERO = 2
+
+
+def after_operator(op: str, operands: Sequence[Lanes | None]) -> Lanes:
+    """Return what an operator leaves along an axis; None stands for an operand without that axis."""
+    present = [lanes for lanes in operands if lanes is not None]
+    facts = OPS[op]
+    if facts.keeps_zero and all(lanes == Lanes.ZERO for lanes in operands):
+        return Lanes.ZERO
+    if facts.absorbs_zero and Lanes.ZERO in present and Lanes.ANY not in present:
+        return Lanes.ZERO
+    if op == "where" and list(operands[1:]) == [Lanes.ZERO, Lanes.ZERO]:
+        return Lanes.ZERO
+    if op == "div" and list(operands) == [Lanes.ZERO, None]:
+        return Lanes.ZERO
+    if op in ("exp", "exp2") and present == [Lanes.ZERO]:
+        return Lanes.FINITE
+    if facts.finite and Lanes.ANY not in present:
+        return Lanes.FINITE
+    return Lanes.ANY

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from superopt.codegen.statements import Compute
 from superopt.codegen.triton.expression import as_float, atom
-from superopt.codegen.triton.padding import Lanes
-from superopt.codegen.triton.plan import Product
+from superopt.codegen.triton.plan import Lanes, Product
 from superopt.codegen.triton.text import Lines
 from superopt.codegen.triton.tiles import Held, Tiles, transposed
 from superopt.dtypes import DTYPES, FLOATS

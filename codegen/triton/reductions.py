@@ -4,7 +4,7 @@ from math import prod
 
 from superopt.codegen.statements import Compute
 from superopt.codegen.triton.expression import Expression, apply, as_float, atom, larger
-from superopt.codegen.triton.padding import Lanes, after_operator
+from superopt.codegen.triton.plan import Lanes, after_operator
 from superopt.codegen.triton.products import Products
 from superopt.codegen.triton.text import Lines
 from superopt.codegen.triton.tiles import Held

@@ -1,21 +1,20 @@
 """Tiles: the names and places of one kernel's values, and the text of what a statement reads."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement, Store, Tensor
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.descriptors import Descriptor, describe, memory_order
 from superopt.codegen.triton.expression import Expression, as_float, as_mask, atom
-from superopt.codegen.triton.padding import Lanes
-from superopt.codegen.triton.plan import Plan, kept_splits, make_plan, sources
+from superopt.codegen.triton.plan import Lanes, Plan, kept_splits, make_plan, sources
 from superopt.codegen.triton.source import Argument
 from superopt.codegen.triton.text import Mentions, Names, index_of
 from superopt.dtypes import FP8, HALVES
 from superopt.ir import Step, print_step, selects, value_axes, value_names
 
-__all__ = ["Held", "Tiles", "transposed"]
+__all__ = ["At", "Held", "Tiles", "transposed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +30,14 @@ class Held:
     def text(self) -> str:
         """The expression's text."""
         return self.expression.text
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A fact of the places of a window, as a position or whether it lies inside, and the axes of its tile."""
+
+    text: str
+    axes: tuple[str, ...]
 
 
 class Tiles:
@@ -140,6 +147,12 @@ class Tiles:
         text = text if re.fullmatch(r"[\w.]+(\(.*\))?", text) else f"({text})"
         return f"{text}[{index_of(axes, wanted)}]"
 
+    def seen(self, at: At, axes: tuple[str, ...]) -> str:
+        """Return what holds for the places of a window, spread over the axes of its tile."""
+        if at.axes and at.axes != axes:
+            return self.spread(at.text, at.axes, axes)
+        return at.text if at.text.isidentifier() else f"({at.text})"
+
     def zeroed(
         self, value: int, axes: tuple[str, ...], hidden: Sequence[str], fill: str = "0.0"
     ) -> Expression:
@@ -161,12 +174,15 @@ class Tiles:
         """Return which lanes of a tile are within the axes; empty where all are."""
         return " & ".join(self.spread(self.mask[axis], (axis,), axes) for axis in masked if self.masked(axis))
 
-    def address(self, tensor: Tensor, axes: tuple[str, ...], places: dict[str, str | int]) -> str:
+    def address(self, tensor: Tensor, axes: tuple[str, ...], places: Mapping[str, str | int | At]) -> str:
         """Return the addresses of a tile: single positions first, then its axes."""
         terms: list[tuple[int, str]] = []
         for axis, place in places.items():
             stride = self.strides[tensor.name, axis]
-            if isinstance(place, int):
+            if isinstance(place, At):
+                last = max((1 + axes.index(one) for one in place.axes), default=0)
+                terms.append((last, f"{self.seen(place, axes)} * {stride}"))
+            elif isinstance(place, int):
                 if place:
                     terms.append((0, stride if place == 1 else f"{place} * {stride}"))
             elif place in axes:
@@ -223,6 +239,8 @@ class Tiles:
         for step in self.program.steps():
             if step.mapping and tensor.value in step.inputs:
                 fixed -= {str(axis) for pair in step.mapping for axis in pair}
+            if tensor.value in step.inputs:
+                fixed -= {axis for place in step.places for axis in place.axes}
         return tuple(axis for axis in self.memory_axes(tensor) if axis in fixed)
 
     def position(self, axis: str) -> str:

@@ -68,18 +68,18 @@ def enters(builder: Builder, raw: _Raw, sym: Sym) -> bool:
     return tuple(builder.axes.leaves(dim) for dim in dims) == builder.dims(sym) and dtype == sym.dtype
 
 
-def build(tape: Tape, *, for_proof: bool = False, slides: bool = True) -> Algebra:
-    """Return the algebra of a tape: more operators `for_proof`, and without `slides` no windows."""
-    return _Translation(tape, for_proof, slides).run()
+def build(tape: Tape, *, for_proof: bool = False) -> Algebra:
+    """Return the algebra of a tape: more operators `for_proof`."""
+    return _Translation(tape, for_proof).run()
 
 
 class _Translation:
-    def __init__(self, tape: Tape, for_proof: bool, slides: bool) -> None:
+    def __init__(self, tape: Tape, for_proof: bool) -> None:
         self.tape = tape
         self.for_proof = for_proof
         self.lowerings = LOWERINGS | PROOF_LOWERINGS if for_proof else LOWERINGS
         self.integers = INTEGERS | PROOF_INTEGERS if for_proof else INTEGERS
-        self.builder = Builder(slides=slides)
+        self.builder = Builder()
         self.tensors: dict[int, Sym] = {}
         self.opaque: list[OpaqueCall] = []
         self.raw: dict[int, tuple[tuple[tuple[int, ...], ...], torch.dtype]] = {}

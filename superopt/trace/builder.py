@@ -61,9 +61,8 @@ class Sym:
 class Builder:
     """Makes nodes, equal ones once, and brings the axes of operands together."""
 
-    def __init__(self, *, slides: bool = True) -> None:
+    def __init__(self) -> None:
         self.axes = Axes()
-        self.slides = slides  # whether the device has kernels that read windows
         self.nodes: list[Node] = []
         self._known: dict[Node, int] = {}
         self.spans: dict[int, tuple[int, int]] = {}  # the least and the largest number of some integers
@@ -256,8 +255,6 @@ class Builder:
 
     def window(self, value: int, read: Dim, terms: Sequence[tuple[Dim, int]], offset: int) -> int:
         """Return a value read along a dimension at a sum of other dimensions' indices, 0 outside."""
-        if not self.slides:
-            raise UnsupportedError("a sliding window over an axis, which kernels of this device do not read")
         old = self.axes.leaves(read)
         made = [
             (axis, factor * self.axes.extent(inner))

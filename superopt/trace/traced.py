@@ -148,7 +148,7 @@ def trace(
     title = name or getattr(function, "__name__", None) or type(function).__name__
     title = "function" if title == "<lambda>" else re.sub(r"\W", "_", title)
     tape = capture(function, inputs, title, live, for_proof=for_proof)
-    found = cut(build(tape, for_proof=for_proof, slides=live in (None, "cpu")))
+    found = cut(build(tape, for_proof=for_proof))
     return Traced(
         found.program,
         {source.name: source.tensor for source in tape.constants},

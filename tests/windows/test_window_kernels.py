@@ -1,4 +1,4 @@
-"""C++ of convolutions and pools against float64; what other languages refuse."""
+"""C++ of convolutions and pools against float64."""
 
 from random import Random
 
@@ -8,9 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from superopt.codegen.cpp import CppMuGraph, configs, lower_kernel
-from superopt.codegen.errors import UnsupportedError
-from superopt.codegen.statements import lower_block
-from superopt.codegen.triton import default_config, emit
 from superopt.errors import GraphError, InputError
 from superopt.ir import fuse, parse_mugraph
 from superopt.precision import with_rounding
@@ -117,13 +114,6 @@ kernel grid[ho]
     t3 += sum[r](t2)
 out y: f32[ho] = t3
 """
-
-
-def test_triton_refuses_windows() -> None:
-    mugraph = parse_mugraph(_TWO_KERNELS)
-    program = lower_block(mugraph, 1)
-    with pytest.raises(UnsupportedError, match="no Triton reads windows"):
-        emit(program, default_config(program, mugraph.graph.sizes))
 
 
 def test_a_kernel_reads_no_windows_of_what_it_computes() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-__all__ = ["Place", "parse_place", "print_place", "reads_outside"]
+__all__ = ["Place", "ends_of", "parse_place", "print_place", "reads_outside"]
 
 _TERM = re.compile(r"(?P<sign>[+-]?) *(?:(?P<factor>\d+)\*)?(?P<axis>[A-Za-z_][\w.]*)")
 _NUMBER = re.compile(r"[+-]? *\d+")
@@ -33,11 +33,17 @@ class Place:
         )
 
 
-def reads_outside(place: Place, sizes: Mapping[str, int]) -> bool:
-    """Return whether some position that is read lies outside the tensor."""
+def ends_of(place: Place, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Return the first and the last position that is read."""
     ends = [factor * (sizes[axis] - 1) for axis, factor in place.terms]
     low, high = sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
-    return place.offset + low < 0 or place.offset + high >= prod(sizes[axis] for axis in place.axes)
+    return place.offset + low, place.offset + high
+
+
+def reads_outside(place: Place, sizes: Mapping[str, int]) -> bool:
+    """Return whether some position that is read lies outside the tensor."""
+    low, high = ends_of(place, sizes)
+    return low < 0 or high >= prod(sizes[axis] for axis in place.axes)
 
 
 def print_place(place: Place) -> str:
