@@ -9,28 +9,32 @@
 Measured: one block of a net in evaluation mode, compiled by superopt's backend with weights that stay live
 ("superopt") and with frozen ones ("superopt frozen"). Against: eager PyTorch, Inductor, and the peers that
 are asked for, all in turns. A speedup is the better of eager and Inductor over superopt, losses included.
+Contenders are compiled in both orders, after a program that is thrown away. The control is Inductor's time
+over that of its own second compilation: ratios as near to 1 tell nothing.
 On one thread the processor's time counts, which other programs do not lengthen; on more it is the clock's.
 """
 
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from typing import Any
 
 from superopt.bench.harness.command import Parser, above_zero, check_names, check_out, from_one, listed
-from superopt.bench.harness.records import Record, failed, launch_record
+from superopt.bench.harness.records import Record, failed, launch_record, merged
 from superopt.bench.harness.results import Results, begin, machine, tell
 from superopt.bench.harness.rivals import ready
 from superopt.bench.harness.turns import clock_for, in_turns
 from superopt.bench.models.peers import PEERS
 from superopt.errors import SuperoptError
+from superopt.tune.measure import Times
 
 __all__ = ["main", "measure"]
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _LAYOUTS = ("contiguous", "channels_last")
 _LEAST_ROUNDS = 11
+_AGAIN = "inductor again"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,14 +86,16 @@ def _run(options: Namespace) -> int:
 
 
 def measure(name: str, options: Namespace) -> Record:
-    """Return the record of one block."""
+    """Return the record of one block: of two launches, in which contenders are compiled in both orders.
+
+    Its `control` is Inductor's time over that of its own second compilation: what does not tell.
+    """
     import torch
 
     from superopt.backend.entry import ledger_of
     from superopt.bench.conv.blocks import BLOCKS
     from superopt.bench.conv.found import found_programs
 
-    torch._dynamo.reset()  # else sizes that differ from those of the block before would become symbols
     before = torch.get_num_threads()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -98,37 +104,86 @@ def measure(name: str, options: Namespace) -> Record:
     block, image = build().eval().to(dtype), torch.randn(shape, dtype=dtype)
     if options.layout == "channels_last" and len(shape) == 4:
         block, image = block.to(memory_format=torch.channels_last), _channels_last(image)  # type: ignore[call-overload]
-
-    def called(program: Callable[..., Any]) -> Callable[[], Any]:
-        return lambda: program(image)
-
-    def by_peer(name: str) -> Callable[[], Any]:
-        return called(PEERS[name](block))
-
-    settings = {"budget_s": options.budget}
-    wanted: Mapping[str, Callable[[], Any]] = {
-        "superopt": lambda: called(torch.compile(block, backend="superopt", options=settings)),
-        "superopt frozen": lambda: called(
-            torch.compile(block, backend="superopt", options={**settings, "weights": "frozen"})
-        ),
-        "inductor": lambda: called(torch.compile(block)),
-        **{peer: partial(by_peer, peer) for peer in listed(options.peers)},
-    }
+    absent: dict[str, str] = {}
+    records, ledgers = [], []
     try:
-        with torch.no_grad():
-            found, absent = ready(wanted, tuple, needed="superopt")
-            runs = {"eager": called(block), **found}
-            clock = clock_for(options.threads)
-            taken = in_turns(runs, clock, seconds=options.seconds, least_rounds=_LEAST_ROUNDS)
+        for turn in (1, -1):
+            settings = {"budget_s": options.budget}
+            wanted = _contenders(block, listed(options.peers), settings)
+            names = list(wanted)[::turn]
+            taken, absent = _launch({one: wanted[one] for one in names}, block, image, options)
+            again = taken.pop(_AGAIN)
+            pairs = zip(taken["inductor"].us, again.us, strict=True)
+            records.append(
+                launch_record(taken, "superopt", "eager") | {"control": median(a / b for a, b in pairs)}
+            )
+            ledger = ledger_of(settings)
+            ledgers.append((list(ledger.decisions), ledger.text()))
     finally:
         torch.set_num_threads(before)
-    record = launch_record(taken, "superopt", "eager")
+    record = merged(records)
+    record["control"] = round(geometric_mean([one["control"] for one in records]), 4)
     record["speedup"] = round(min(record["ratios"][one] for one in ("eager", "inductor")), 3)
-    ledger = ledger_of(settings)
-    record["regions"] = {"taken": sum(one.taken for one in ledger.decisions), "all": len(ledger.decisions)}
-    record["explained"] = ledger.text().splitlines()
-    record["found"] = found_programs(ledger.decisions)
+    decisions, text = ledgers[0]  # the second launch recalls what the first one decided
+    record["regions"] = {"taken": sum(one.taken for one in decisions), "all": len(decisions)}
+    record["explained"] = text.splitlines()
+    record["found"] = found_programs(decisions)
     return record | ({"absent": absent} if absent else {})
+
+
+def _contenders(
+    block: Any, peers: Sequence[str], settings: dict[str, Any]
+) -> dict[str, Callable[[], Callable[..., Any]]]:
+    """Return what compiles a block, by the names of the contenders."""
+    import torch
+
+    frozen = {**settings, "weights": "frozen"}
+    return {
+        "superopt": lambda: torch.compile(block, backend="superopt", options=settings),
+        "superopt frozen": lambda: torch.compile(block, backend="superopt", options=frozen),
+        "inductor": lambda: torch.compile(block),
+        _AGAIN: lambda: torch.compile(block, backend=_inductor_again),
+        **{peer: partial(PEERS[peer], block) for peer in peers},
+    }
+
+
+def _launch(
+    wanted: Mapping[str, Callable[[], Callable[..., Any]]], block: Any, image: Any, options: Namespace
+) -> tuple[dict[str, Times], dict[str, str]]:
+    """Compile contenders in this order, and return their times, and why some are absent."""
+    import torch
+
+    torch._dynamo.reset()  # else sizes that differ from those of the block before would become symbols
+
+    def called(make: Callable[[], Callable[..., Any]]) -> Callable[[], Any]:
+        program = make()
+        return lambda: program(image)
+
+    with torch.no_grad():
+        # Whoever is compiled first in a process may be slower by 2%, even with the same code.
+        first: Any = torch.compile(block, backend=_inductor_first)
+        first(image)
+        makes = {name: partial(called, make) for name, make in wanted.items()}
+        found, absent = ready(makes, tuple, needed="superopt")
+        runs = {"eager": lambda: block(image), **found}
+        times = in_turns(
+            runs, clock_for(options.threads), seconds=options.seconds / 2, least_rounds=_LEAST_ROUNDS
+        )
+    return times, absent
+
+
+def _inductor_first(graph: Any, example: Sequence[Any], **unused: Any) -> Callable[..., Any]:
+    """Inductor as a backend of its own: Dynamo keeps one graph for each."""
+    from superopt.rivals.inductor import with_inductor
+
+    return with_inductor(graph, example, {})
+
+
+def _inductor_again(graph: Any, example: Sequence[Any], **unused: Any) -> Callable[..., Any]:
+    """Inductor as another backend, whose compilation is the second one of the same code."""
+    from superopt.rivals.inductor import with_inductor
+
+    return with_inductor(graph, example, {})
 
 
 def _channels_last(image: Any) -> Any:
@@ -142,7 +197,8 @@ def _line(record: Record) -> str:
         return f"{record['case']:20} {record['error']}"
     times = ", ".join(f"{name} {one['median_us']:.0f}" for name, one in record["measured"].items())
     regions = f"{record['regions']['taken']}/{record['regions']['all']} regions"
-    return f"{record['case']:20} {record['speedup']:5.2f}x  {regions:14} us: {times}"
+    told = f"control {record['control']:.3f}  {regions:14} us: {times}"
+    return f"{record['case']:20} {record['speedup']:5.2f}x  {told}"
 
 
 def _found(record: Record) -> Iterator[str]:
