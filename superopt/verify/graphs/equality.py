@@ -18,7 +18,7 @@ from superopt.verify.graphs.decided import decide_orders
 from superopt.verify.graphs.facts import Facts
 from superopt.verify.graphs.rounds import LATE, Finding, random_rounds
 from superopt.verify.graphs.setting import Setting
-from superopt.verify.graphs.shared import cut_layers, cut_shared, same_outputs
+from superopt.verify.graphs.shared import cut_equal, cut_shared, same_outputs
 from superopt.verify.graphs.ties import tied_rounds
 from superopt.verify.graphs.trials import Tally
 from superopt.verify.seeds import fresh_seed
@@ -30,6 +30,8 @@ __all__ = ["equal_graphs"]
 _BITS = 60
 _VARIANTS = (0, 1)
 _DEFINED = 4000
+_SHARE = 0.1  # of the time that is left, for the proof of one inner value
+_LEAST_S = 0.2  # seconds that it gets in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,12 @@ class _Effort:
     seed: int
     bits: int  # of certainty
     end: float  # the time, as `perf_counter` has it, after which nothing is tried any more
+    sweeps: bool = True  # whether equal inner values are looked for
+
+    def of_inner(self) -> "_Effort":
+        """Return the effort for one inner value, which leaves time to those after it."""
+        now = perf_counter()
+        return replace(self, end=now + max(_SHARE * (self.end - now), _LEAST_S), sweeps=False)
 
     def is_over(self) -> bool:
         """Whether the time is over."""
@@ -93,6 +101,8 @@ def _equal(a: Graph, b: Graph, effort: _Effort) -> Verdict:
     if cut is not None:
         rest = _tried(Aligned(*cut, aligned.links), effort)
         verdict = rest if rest.equal else verdict
+    if verdict.unknown:
+        verdict = _swept(*decided, effort) or verdict
     if verdict.equal and defined_less_often(left, right, aligned.links, mix_seed(effort.seed, _DEFINED)):
         note = "equal, but the second takes roots or logarithms of negative numbers where the first does not"
         verdict = replace(verdict, outcome="unknown", notes=(*verdict.notes, note))
@@ -103,9 +113,9 @@ def _through_windows(a: Graph, b: Graph, effort: _Effort) -> Verdict:
     """Return the verdict on graphs that read windows.
 
     Where both have the same windows of inputs, equality is first tried for any tensors in their place. Then
-    sums of products are compared by what they read, all of which is worked out; next what windows read of
-    computed values, layer by layer. Then windows are as near to the inputs as they can be. Last they are
-    contractions with masks, compared element by element.
+    sums of products are compared by what they read, all of which is worked out; next inner values, one after
+    the other. Then windows are as near to the inputs as they can be. Last they are contractions with masks,
+    compared element by element.
     """
     first, second = windows_apart(a), windows_apart(b)
     if first is not None and second is not None and first.same_windows(second):
@@ -114,12 +124,9 @@ def _through_windows(a: Graph, b: Graph, effort: _Effort) -> Verdict:
             return verdict
     if surely_equal(a, b):
         return Verdict("equal", error_bound=0.0, seed=effort.seed)
-    cut = cut_layers(a, b, lambda one, other: _equal(one, other, effort))
-    if cut is not None:
-        one, other, layers = cut
-        verdict = combined([*layers, _equal(one, other, effort)])
-        if verdict.equal:
-            return verdict
+    swept = _swept(a, b, effort)
+    if swept is not None:
+        return swept
     near = windows_through(a), windows_through(b)
     if near != (a, b):
         return _equal(*near, effort)
@@ -128,6 +135,18 @@ def _through_windows(a: Graph, b: Graph, effort: _Effort) -> Verdict:
         note = "no proof was tried: windows along axes that are too long"
         return Verdict("unknown", notes=(note,), seed=effort.seed)
     return _equal(left, right, effort)
+
+
+def _swept(a: Graph, b: Graph, effort: _Effort) -> Verdict | None:
+    """Return that two graphs are equal by inner values that are; None where that does not show it."""
+    if not effort.sweeps:
+        return None
+    cut = cut_equal(a, b, lambda one, other: _equal(one, other, effort.of_inner()))
+    if cut is None:
+        return None
+    one, other, inner = cut
+    verdict = combined([*inner, _equal(one, other, replace(effort, sweeps=False))])
+    return verdict if verdict.equal else None
 
 
 def _same(aligned: Aligned, seed: int) -> Verdict:

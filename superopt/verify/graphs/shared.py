@@ -4,13 +4,12 @@ Outputs that both graphs make by the same steps are equal, whatever the steps ar
 too large for a bound, the steps that they share are cut off: both then read the shared value as an input. If
 they are equal for any such input, they are equal for the shared value.
 
-So it is with what windows read of computed values, layer by layer: what is proven equal in both graphs is an
-input of both from there on.
+So it is with inner values that are proven to be equal, one after the other from the inputs on: each is an
+input of both graphs from there on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 from superopt.ir import (
     COMMUTATIVE,
@@ -20,16 +19,19 @@ from superopt.ir import (
     Step,
     check_graph,
     live_graph,
-    made_from,
     mask_values,
     tensorless_values,
     value_axes,
 )
+from superopt.ops import OPS
 from superopt.verify.verdict import Verdict
 
-__all__ = ["cut_layers", "cut_shared", "same_outputs"]
+__all__ = ["cut_equal", "cut_shared", "same_outputs"]
 
-_MOST_PAIRS = 24  # proofs that one layer equals another
+_MOST_PAIRS = 64  # proofs that one inner value equals another
+# A root is none of them: what it is a root of cancels its square, and it is never below 0.
+_RATIONAL = frozenset({"add", "sub", "mul", "div", "neg", "square", "reciprocal", "sqrt", "rsqrt"})
+_FUNCTIONS = frozenset({*OPS, "max"}) - _RATIONAL
 
 
 def same_outputs(left: Graph, right: Graph) -> bool:
@@ -68,53 +70,56 @@ def cut_shared(left: Graph, right: Graph) -> tuple[Graph, Graph] | None:
     return _cut(left, one, cuts), _cut(right, other, cuts)
 
 
-def cut_layers(
+def cut_equal(
     left: Graph, right: Graph, equal: Callable[[Graph, Graph], Verdict]
 ) -> tuple[Graph, Graph, list[Verdict]] | None:
-    """Return two graphs that read equal layers as inputs, with their proofs; None where there are none.
+    """Return two graphs that read equal inner values as inputs, with their proofs; None where none are equal.
 
-    A layer is a computed value that windows read. Axes and inputs are matched by name.
+    Such values are what windows read, and what enters and leaves functions that are not rational. They are
+    proven from the inputs on, each with those before it as inputs, so that each proof is of one layer.
+    Pairs that are not proven say nothing: programs may be equal all the same. Axes and inputs are matched by
+    name.
     """
     proven: list[Verdict] = []
-    tried = turn = 0
-    while tried < _MOST_PAIRS:
-        numbers = list(range(len(value_axes(left)))), [-1 - at for at in range(len(value_axes(right)))]
-        cuts: dict[int, _Cut] = {}
-        for one, other in product(_layers(left), _layers(right)):
-            cut = _cut_of(left, one)
-            if tried >= _MOST_PAIRS or numbers[1][other] >= 0 or cut != _cut_of(right, other):
+    numbers = list(range(len(value_axes(left)))), [-1 - at for at in range(len(value_axes(right)))]
+    roles = _roles(left), _roles(right)
+    cuts: dict[int, _Cut] = {}
+    tried = 0
+    for one, role in roles[0].items():
+        cut, before = _cut_of(left, one), dict(cuts)
+        for other in (at for at, same in roles[1].items() if same & role):
+            if numbers[1][other] >= 0 or tried >= _MOST_PAIRS or cut != _cut_of(right, other):
                 continue
             tried += 1
-            verdict = equal(_up_to(left, one, cut), _up_to(right, other, cut))
+            verdict = equal(
+                _cut(_made(left, one, cut), numbers[0], before, "inner"),
+                _cut(_made(right, other, cut), numbers[1], before, "inner"),
+            )
             if verdict.equal:
                 numbers[1][other] = one
                 cuts[one] = cut
                 proven.append(verdict)
-        if not cuts:
-            break
-        turn += 1
-        left, right = (
-            _cut(graph, known, cuts, f"layer{turn}")
-            for graph, known in zip((left, right), numbers, strict=True)
-        )
-    return (left, right, proven) if proven else None
+    if not proven:
+        return None
+    return _cut(left, numbers[0], cuts, "inner"), _cut(right, numbers[1], cuts, "inner"), proven
 
 
-def _layers(graph: Graph) -> list[int]:
-    """Return the computed values that windows read, and that are made without windows of such values."""
-    first = len(graph.inputs)
-    read = {step.inputs[0] for step in graph.steps if step.op == "window" and step.inputs[0] >= first}
-
-    def reads_layer(value: int) -> bool:
-        step = graph.step_of(value)
-        return step is not None and step.op == "window" and step.inputs[0] >= first
-
-    tensorless = tensorless_values(graph)
-    return [
-        one
-        for one in sorted(read)
-        if not tensorless[one] and not any(map(reads_layer, made_from([one], graph.operands_of)))
-    ]
+def _roles(graph: Graph) -> dict[int, frozenset[str]]:
+    """Return the values that may be cut off, with what reads and makes them."""
+    first, tensorless = len(graph.inputs), tensorless_values(graph)
+    found: dict[int, set[str]] = {}
+    read: set[int] = set()
+    for value, step in graph.numbered:
+        read.update(step.inputs)
+        for i in step.inputs if step.op == "window" or step.op in _FUNCTIONS else ():
+            found.setdefault(i, set()).add(f"read by {step.op}")
+        if step.op in _FUNCTIONS:
+            found.setdefault(value, set()).add(f"made by {step.op}")
+    return {
+        value: frozenset(found[value])
+        for value in sorted(found)
+        if value >= first and value in read and not tensorless[value]
+    }
 
 
 def _cut_of(graph: Graph, value: int) -> "_Cut":
@@ -123,10 +128,10 @@ def _cut_of(graph: Graph, value: int) -> "_Cut":
     return _Cut(axes, mask_values(graph)[value], tuple(sizes[axis] for axis in axes))
 
 
-def _up_to(graph: Graph, value: int, cut: "_Cut") -> Graph:
-    """Return the graph that makes one value of a graph, from the same inputs."""
-    port = Port("layer", "f32", tuple((axis,) for axis in cut.axes))
-    return check_graph(live_graph(replace(graph, outputs=(Output(port, value),))))
+def _made(graph: Graph, value: int, cut: "_Cut") -> Graph:
+    """Return a graph with one of its values as the only output."""
+    port = Port("made", "f32", tuple((axis,) for axis in cut.axes))
+    return replace(graph, outputs=(Output(port, value),))
 
 
 @dataclass(frozen=True, slots=True)
