@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from superopt.codegen.operands import alike
 from superopt.ir.mugraph import Convolution, Slid
 
-__all__ = ["convolve"]
+__all__ = ["convolve", "told_of"]
 
 _ONEDNN = (torch.float32, torch.bfloat16)
 
@@ -39,45 +39,75 @@ class _Setting:
         return cls(one.stride, dilation, 0, -begin, end - size)
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a library is called for a convolution: how tensors are arranged for it, and its settings."""
+
+    image_order: tuple[int, ...]
+    image_shape: tuple[int, ...]  # the batch first, all in one
+    around: tuple[int, ...]  # zeros around the image, or elements that are left out where below 0
+    kernel_order: tuple[int, ...]
+    kernel_shape: tuple[int, ...]
+    flipped: tuple[int, ...]  # dimensions of the kernel that are read backward
+    strides: tuple[int, ...]
+    paddings: tuple[int, ...]
+    dilations: tuple[int, ...]
+    groups: int
+    turned: tuple[int, ...]  # the order of the result's dimensions, where it is another one
+
+
+def told_of(one: Convolution, image: Sequence[str], kernel: Sequence[str], sizes: Mapping[str, int]) -> Told:
+    """Return how a library convolves an image with a kernel, of these axes; the result has `order`."""
+    slid = one.slid
+    settings = [_Setting.of(each, sizes) for each in slid]
+    lone = (1,) * (len(slid) == 1)  # libraries have faster code for images of two dimensions
+    depth = prod(sizes[axis] for axis in (*one.groups, *one.channels))
+    seen = [*one.batch, *one.groups, *one.channels, *(each.axis for each in slid)]
+    batch = prod(sizes[axis] for axis in one.batch)
+    taps = [each.tap for each in slid if each.tap is not None]
+    groups, filters = (prod(sizes[axis] for axis in part) for part in (one.groups, one.filters))
+    counts = (1 if each.tap is None else sizes[each.tap] for each in slid)
+    backward = (
+        at for at, each in enumerate(slid, 2 + len(lone)) if each.dilation < 0 and each.tap is not None
+    )
+    around = tuple(number for each in reversed(settings) for number in (each.before, each.after))
+    return Told(
+        image_order=tuple(image.index(axis) for axis in seen),
+        image_shape=(batch, depth, *lone, *(sizes[each.axis] for each in slid)),
+        around=around if any(around) else (),
+        kernel_order=tuple(kernel.index(axis) for axis in (*one.groups, *one.filters, *one.channels, *taps)),
+        kernel_shape=(groups * filters, depth // groups, *lone, *counts),
+        flipped=tuple(backward),
+        strides=(*lone, *(each.stride for each in settings)),
+        paddings=(*(0 for _ in lone), *(each.padding for each in settings)),
+        dilations=(*lone, *(each.dilation for each in settings)),
+        groups=groups,
+        turned=(0, *range(2, 2 + len(lone) + len(slid)), 1) if one.channels_last else (),
+    )
+
+
 def convolve(
     convolution: Convolution, image: Sequence[str], kernel: Sequence[str], sizes: Mapping[str, int]
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return a convolution of an image with a kernel, of these axes; the result has `convolution.order`."""
-    one, slid = convolution, convolution.slid
-    settings = [_Setting.of(each, sizes) for each in slid]
-    lone = len(slid) == 1  # libraries have faster code for images of two dimensions
-    depth = prod(sizes[axis] for axis in (*one.groups, *one.channels))
-    seen = [*one.batch, *one.groups, *one.channels, *(each.axis for each in slid)]
-    image_order = [image.index(axis) for axis in seen]
-    image_shape = [prod(sizes[axis] for axis in one.batch), depth, *([1] * lone)]
-    image_shape += [sizes[each.axis] for each in slid]
-    taps = [each.tap for each in slid if each.tap is not None]
-    kernel_order = [kernel.index(axis) for axis in (*one.groups, *one.filters, *one.channels, *taps)]
-    groups, filters = (prod(sizes[axis] for axis in part) for part in (one.groups, one.filters))
-    kernel_shape = [groups * filters, depth // groups, *([1] * lone)]
-    kernel_shape += [1 if each.tap is None else sizes[each.tap] for each in slid]
-    flipped = [at for at, each in enumerate(slid, 2 + lone) if each.dilation < 0 and each.tap is not None]
-    around = [number for each in reversed(settings) for number in (each.before, each.after)]
-    strides = [*([1] * lone), *(each.stride for each in settings)]
-    dilations = [*([1] * lone), *(each.dilation for each in settings)]
-    paddings = [*([0] * lone), *(each.padding for each in settings)]
+    told = told_of(convolution, image, kernel, sizes)
+    made = [sizes[axis] for axis in convolution.order]
+    paddings, strides, dilations, groups = told.paddings, told.strides, told.dilations, told.groups
     zeros = [0] * len(strides)
-    made = [sizes[axis] for axis in one.order]
-    turned = [0, *range(2, 2 + len(strides)), 1] if one.channels_last else []
 
     def run(x: Tensor, y: Tensor) -> Tensor:
         x, y = alike(x, y)
-        x = x.permute(image_order).reshape(image_shape)
-        if any(around):
-            x = F.pad(x, around)
-        y = y.permute(kernel_order).reshape(kernel_shape)
-        if flipped:
-            y = y.flip(flipped)
+        x = x.permute(told.image_order).reshape(told.image_shape)
+        if told.around:
+            x = F.pad(x, told.around)
+        y = y.permute(told.kernel_order).reshape(told.kernel_shape)
+        if told.flipped:
+            y = y.flip(told.flipped)
         if x.is_cpu and x.dtype in _ONEDNN and _has_onednn(x.dtype):
             found = torch.mkldnn_convolution(x, y, None, paddings, strides, dilations, groups)
         else:
             found = torch.convolution(x, y, None, strides, paddings, dilations, False, zeros, groups)
-        return (found.permute(turned) if turned else found).reshape(made)
+        return (found.permute(told.turned) if told.turned else found).reshape(made)
 
     return run
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from superopt.errors import InputError
 from superopt.ir import Step, format_constant
-from superopt.ir.windows.place import Place
+from superopt.ir.windows.place import Place, ends_of
 from superopt.ops import OPS
 
 __all__ = ["Expression", "Printer", "einsum_text", "spread_text"]
@@ -72,7 +72,9 @@ class Printer:
                 return replace(inputs[0], axes=tuple(str(mapping.get(axis, axis)) for axis in inputs[0].axes))
             case "select":
                 return _selected(step, inputs[0])
-            case "window" if all(self._is_stretch(place, inputs[0]) for place in step.places):
+            case "window" if {axis for place in step.places for axis, _ in place.terms}.isdisjoint(
+                inputs[0].axes
+            ):
                 return self._window(step.places, self.as_float(inputs[0]))
         if step.op not in OPS:
             raise InputError(f"{step.op} has no torch code; export needs a rule for it")
@@ -127,27 +129,41 @@ class Printer:
             return Expression(OPS[op].torch.format(*(one.text for one in laid)), axes)
         return Expression(f"{texts[0]}.{op}({', '.join(texts[1:])})", axes)
 
-    def _is_stretch(self, place: Place, one: Expression) -> bool:
-        """Whether a window reads one position after the other, along axes that its value does not have."""
-        made = [axis for axis, _ in place.terms]
-        if not {*made}.isdisjoint(one.axes):
-            return False
-        inner = [prod(self.extents.get(axis, 0) for axis in made[at + 1 :]) for at in range(len(made))]
-        return bool(made) and [factor for _, factor in place.terms] == inner
-
     def _window(self, places: Sequence[Place], one: Expression) -> Expression:
+        """Return what windows read of an expression, which has none of their own axes."""
         for place in places:
             kept = tuple(axis for axis in one.axes if axis not in place.axes)
             made = tuple(axis for axis, _ in place.terms)
             line = spread(one, (*kept, *place.axes)).inside
             line += f".flatten({-len(place.axes)})" if len(place.axes) > 1 else ""
-            after = place.offset + prod(self.extents[axis] for axis in made)
-            after -= prod(self.extents[axis] for axis in place.axes)
-            text = f"torch.nn.functional.pad({line}, ({-place.offset}, {after}))"
-            if len(made) > 1:
-                text += f".unflatten(-1, ({', '.join(self.sizes[axis] for axis in made)}))"
+            low, high = ends_of(place, self.extents)
+            size = prod(self.extents[axis] for axis in place.axes)
+            if self._is_stretch(place):
+                text = f"torch.nn.functional.pad({line}, ({-place.offset}, {high + 1 - size}))"
+                if len(made) > 1:
+                    text += f".unflatten(-1, ({', '.join(self.sizes[axis] for axis in made)}))"
+            else:
+                around = max(-low, 0), max(high + 1 - size, 0)
+                padded = f"torch.nn.functional.pad({line}, {around})" if any(around) else line
+                text = f"{padded}[..., {self._positions(place, around[0])}]"
             one = Expression(text, (*kept, *made))
         return one
+
+    def _is_stretch(self, place: Place) -> bool:
+        """Whether a window reads one position after the other."""
+        made = [axis for axis, _ in place.terms]
+        inner = [prod(self.extents.get(axis, 0) for axis in made[at + 1 :]) for at in range(len(made))]
+        return bool(made) and [factor for _, factor in place.terms] == inner
+
+    def _positions(self, place: Place, before: int) -> str:
+        """Return the positions that a window reads along its axes, behind so many zeros."""
+        terms = []
+        for at, (axis, factor) in enumerate(place.terms):
+            index = f"torch.arange({self.extents[axis]}, device={self.device})"
+            index += f"[:{', None' * (len(place.terms) - at - 1)}]" if at + 1 < len(place.terms) else ""
+            terms.append(index if factor == 1 else f"{factor} * {index}")
+        offset = place.offset + before
+        return " + ".join([*terms, *([str(offset)] if offset else [])])
 
     def _reduced(self, step: Step, one: Expression) -> Expression:
         dims = [one.axes.index(axis) for axis in step.axes]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from superopt.codegen.convolutions import told_of
 from superopt.codegen.statements import Tensor
 from superopt.dtypes import FP8
 from superopt.errors import InputError
@@ -9,7 +10,7 @@ from superopt.export.expressions import Expression, einsum_text
 from superopt.export.names import Names, tuple_text
 from superopt.export.reference import entered, left_text, needed, shape_texts, size_lines, torch_dtype
 from superopt.ir import Graph, Step, value_axes, value_names
-from superopt.ir.mugraph import Call, Kernel, MuGraph, walk
+from superopt.ir.mugraph import Call, Convolution, Kernel, MuGraph, convolution_of, walk
 
 __all__ = ["Held", "Launcher"]
 
@@ -108,9 +109,16 @@ class Launcher:
     def call(self, kernel: Call, *, ordered: bool) -> None:
         """Add the steps of a library call; with `ordered`, what kernels read of it lies contiguous."""
         self.lines.append(f"# {', '.join(self._shown(kernel))}")
+        slid = set()
         for tile, _ in walk(kernel):
             step = self.graph.step_at(tile.value)
-            self.held[tile.value] = self._called(tile.value, step)
+            found = convolution_of(self.graph, tile.value)
+            if step.op == "window":
+                slid.add(tile.value)
+            elif found is not None and found.window in slid:
+                self.held[tile.value] = self._convolved(tile.value, found)
+            else:
+                self.held[tile.value] = self._called(tile.value, step)
         for value in self.mugraph.stores(kernel):
             held = self.held[value]
             for output in self.graph.outputs:
@@ -150,6 +158,33 @@ class Launcher:
         self.lines.append(f"{variable} = {einsum_text(left, right, kept)}")
         strides = {axis: f"{variable}.stride({at})" for at, axis in enumerate(kept)}
         return Held(variable, dtype, kept, strides)
+
+    def _convolved(self, value: int, one: Convolution) -> Held:
+        """Add a convolution of an image with a kernel, as a library is told of it."""
+        image, kernel = (self.held[i] for i in (one.image, one.kernel))
+        dtype = image.dtype if image.dtype == kernel.dtype and image.dtype not in FP8 else "f32"
+        x, y = (self._operand(i, dtype) for i in (one.image, one.kernel))
+        told = told_of(one, x.axes, y.axes, self.graph.sizes)
+        batch = " * ".join(self.sizes[axis] for axis in one.batch) or "1"
+        shape = tuple_text([batch, *map(str, told.image_shape[1:])])
+        seen = f"{x.text}.permute{told.image_order}.reshape({shape})"
+        if told.around:
+            seen = f"torch.nn.functional.pad({seen}, {told.around})"
+        taps = f"{y.text}.permute{told.kernel_order}.reshape({(-1, *told.kernel_shape[1:])})"
+        taps += f".flip({told.flipped})" if told.flipped else ""
+        zeros = (0,) * len(told.strides)
+        variable = self.names.take(self.labels[value])
+        lines = [
+            f"{variable} = torch.convolution(",
+            f"    {seen},",
+            f"    {taps},",
+            f"    None, {told.strides}, {told.paddings}, {told.dilations}, False, {zeros}, {told.groups},",
+            f"){f'.permute{told.turned}' if told.turned else ''}"
+            f".reshape({tuple_text([self.sizes[axis] for axis in one.order])})",
+        ]
+        self.lines += lines
+        strides = {axis: f"{variable}.stride({at})" for at, axis in enumerate(one.order)}
+        return Held(variable, dtype, one.order, strides)
 
     def _operand(self, value: int, dtype: str) -> Expression:
         held = self.held[value]

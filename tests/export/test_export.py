@@ -328,3 +328,32 @@ def test_what_the_target_cannot_read_is_not_exported(written) -> None:
     text = EIGHT_BITS.format(kernel=FUSED)
     with pytest.raises(InputError, match="w holds float8_e4m3fn, which Triton reads on cuda:89 and later"):
         export_module(written(text, "cuda:80"))
+
+
+CONVOLUTION = """
+graph conv
+axes b=2 c=6 h=9 w=7 f=8 i=5 j=7 r=3 s=3
+in x: {dtype}[b, c, h, w]{lies}
+in k: {dtype}[f, c, r, s]
+kernel call
+  t2 = window[h = 2*i + r - 1, w = j {sign} s {by} 1](x)
+  t3 = contract[c, r, s](t2, k)
+kernel grid[b, f, i, j]
+  t4 = relu(t3)
+out y: {dtype}[b, f, i, j] = t4
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "lies", "sign", "by"),
+    [
+        (*CPU, "", "+", "-"),
+        (*CPU, " strides(378, 1, 42, 6)", "-", "+"),  # channels last, and taps backward
+        (*CUDA, "", "-", "-"),
+    ],
+)
+def test_convolutions_of_a_library(written, runs, target, dtype, lies, sign, by) -> None:
+    text = CONVOLUTION.format(dtype=dtype, lies=lies, sign=sign, by=by)
+    exported = export_module(written(text, target))
+    assert "torch.convolution(" in exported
+    assert "fine" in runs(exported, {}, {"b": 4, "f": 16})
