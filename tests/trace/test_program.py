@@ -22,7 +22,6 @@ OPAQUE: dict[str, tuple[Callable[..., Any], str]] = {
     "max-both": (lambda x: x.max(-1), "extremum"),
     "cumsum": (lambda x: (x.repeat(1, 40) * 2).cumsum(-1).sum(), "running total"),
     "flip": (lambda x: x.flip(0) + x, "reverses"),
-    "roll": (lambda x: x.roll(1, 0) + x, "rotates"),
     "diagonal": (lambda x: x.diagonal() + 1, "diagonal"),
     "einsum-diagonal": (lambda x: torch.einsum("ii->i", x), "diagonal"),
     "round": (lambda x: (x * 3).round() / 3, "rounds"),

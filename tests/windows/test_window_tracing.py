@@ -13,6 +13,7 @@ from superopt.ir import parse_graph, parse_program, print_program
 from superopt.ir.windows.place import Place, parse_place, print_place
 from superopt.trace import trace
 from superopt.trace.run import run_graph
+from superopt.verify.graphs.equality import equal_graphs
 from tests.windows.convolutions import random_case
 
 
@@ -155,3 +156,35 @@ def test_no_axis_of_a_window_is_another_one() -> None:
     traced = trace(function, x, w)
     assert not traced.program.opaque
     torch.testing.assert_close(traced.run(x, w), function(x, w))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.unfold(x[None], (2, 3), dilation=(2, 1), padding=(1, 0), stride=(1, 2)) * 2,
+        lambda x: x.unfold(1, 3, 2).sum(-1),
+        lambda x: x.unfold(2, 4, 1).unfold(1, 2, 1).amax((-1, -2)),
+        lambda x: x.unfold(1, 3, 3) + 1,
+        lambda x: x.roll(2, 1) * x,
+        lambda x: x.roll((1, -3, 40), (2, 1, 0)).tanh(),
+        lambda x: x.roll(0, 1) + x.roll(9, 1),
+        lambda x: x.roll(1, -1).roll(-1, -1) - x,
+    ],
+)
+def test_unfolded_and_rolled_tensors_are_windows(function: Callable[..., Tensor]) -> None:
+    x = torch.randn(2, 9, 8, dtype=torch.float64)
+    x[0, 0] = -torch.inf
+    traced = trace(function, x)
+    assert not traced.program.opaque
+    torch.testing.assert_close(traced.run(x), function(x), equal_nan=True)
+
+
+def test_a_product_of_unfolded_images_is_a_convolution() -> None:
+    def by_product(x: Tensor, k: Tensor) -> Tensor:
+        return (k.flatten(1) @ F.unfold(x, 3, padding=1)).unflatten(-1, (9, 8))
+
+    x, k = torch.randn(1, 4, 9, 8), torch.randn(6, 4, 3, 3)
+    first, second = (
+        trace(one, x, k).program.regions for one in (by_product, lambda x, k: F.conv2d(x, k, padding=1))
+    )
+    assert equal_graphs(first[0].graph, second[0].graph, seed=1).equal

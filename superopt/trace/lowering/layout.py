@@ -16,7 +16,7 @@ from superopt.trace.lowering.masks import choose
 from superopt.trace.lowering.table import flat, held, lower, lower_all
 from superopt.trace.narrow import narrowed
 
-__all__ = ["along", "picked", "select", "slice_dim"]
+__all__ = ["along", "picked", "select", "slice_dim", "unfolded_apart"]
 
 _MOST_BLOCKS = 64  # a slice or cat of more blocks than this is data movement, not algebra
 _MOSTLY = 2  # a slice of windows is windows if it keeps one in so many of them
@@ -96,10 +96,8 @@ def _slice(
     return slice_dim(b, x, dim, begin, max(begin, stop), step)
 
 
-@lower("unfold")
-def _unfold(b: Builder, x: Sym, dim: int, size: int, step: int) -> Sym:
-    if not x.dims or step < size:
-        raise UnsupportedError("windows that share elements")
+def unfolded_apart(b: Builder, x: Sym, dim: int, size: int, step: int) -> Sym:
+    """Return the windows of a dimension that share no elements."""
     at, shape = dim % len(x.dims), b.shape(x)
     count = (shape[at] - size) // step + 1
     if step > size and count * step > shape[at]:

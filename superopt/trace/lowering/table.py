@@ -183,9 +183,8 @@ unsupported(
     "multinomial",
 )
 unsupported("a running product or maximum along an axis", "cumprod", "cummax", "logcumsumexp")
-unsupported("a sliding window over an axis", "im2col")
 unsupported("a diagonal makes one axis of two", "diagonal", "diag_embed", "trace")
-unsupported("reverses or rotates an axis", "flip", "roll")
+unsupported("reverses an axis", "flip")
 unsupported(
     "rounds to integers",
     "floor",

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from superopt.trace.builder import Builder, Sym, UnsupportedError
+from superopt.trace.lowering.layout import unfolded_apart
 from superopt.trace.lowering.masks import add, choose
 from superopt.trace.lowering.reduce import largest, mean, product, total
 from superopt.trace.lowering.table import lower
@@ -101,6 +102,52 @@ def _slid(
         place = b.apply("add", place, b.apply("mul", b.index(one), b.const(factor)))
     inside = b.apply("and", b.apply("ge", place, b.const(0)), b.apply("lt", place, b.const(size)))
     return found, Sym(inside, (window, within), torch.bool)
+
+
+@lower("unfold")
+def _unfold(b: Builder, x: Sym, dim: int, size: int, step: int) -> Sym:
+    if not x.dims:
+        raise UnsupportedError("windows of a single number")
+    if step >= size:
+        return unfolded_apart(b, x, dim, size, step)
+    at = dim % len(x.dims)
+    x, _ = _slid(b, x, at, range(0, b.shape(x)[at] - size + 1, step), size)
+    return replace(x, dims=(*x.dims[: at + 1], *x.dims[at + 2 :], x.dims[at + 1]))
+
+
+@lower("im2col")
+def _im2col(b: Builder, x: Sym, kernel: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes) -> Sym:
+    outer = len(x.dims) - 2
+    settings = zip(*(each(one, 2) for one in (kernel, stride, padding, dilation)), strict=True)
+    for i, (count, step, pad, apart) in enumerate(settings):
+        at = outer + 2 * i
+        x, _ = _slid(b, x, at, starts_of(b.shape(x)[at], count, step, pad, apart), count, apart)
+    *batch, channels, row, tap, column, other = x.dims
+    return replace(x, dims=(*batch, channels + tap + other, row + column))
+
+
+@lower("roll")
+def _roll(b: Builder, x: Sym, shifts: Sizes, dims: Sizes = ()) -> Sym:
+    turned = (dims,) if isinstance(dims, int) else dims
+    if not turned:
+        raise UnsupportedError("rotates all dimensions as one")
+    for shift, dim in zip(each(shifts, 1), turned, strict=True):
+        at, size = dim % len(x.dims), b.shape(x)[dim]
+        shift = shift % size if size else 0
+        if not shift:
+            continue
+        x, made, after = b.settle(x), b.axes.dim(size), len(x.dims) - at - 1
+        first, second = (
+            replace(
+                x,
+                value=b.window(x.value, b.dims(x)[at], ((made, 1),), offset),
+                dims=(*x.dims[:at], made, *x.dims[at + 1 :]),
+            )
+            for offset in (-shift, size - shift)
+        )
+        behind = b.apply("ge", b.index(made), b.const(shift))
+        x = choose(b, Sym(behind, (made, *[()] * after), torch.bool), first, second)
+    return x
 
 
 def grouped(b: Builder, x: Sym, at: int, groups: int) -> Sym:
