@@ -213,3 +213,73 @@ def test_layers_are_proven_one_by_one_at_any_length(other: dict[str, str]) -> No
 def test_layers_that_differ_are_not_proven(other: dict[str, str]) -> None:
     assert not equal_graphs(_layers(), _layers(**other), seed=1).equal
     assert not equal_graphs(_layers(normed=_RECIPROCAL), _layers(**other), seed=1).equal
+
+
+_CLAMPED = """graph clamped
+axes c=4 d=5 h=200 i=200 r=3
+in x: f32[c, h]
+in w: f32[d, c]
+in v: f32[d, r]
+in m: f32[d]
+zero = const[0]()
+six = const[6]()
+a = contract[c](x, w)
+{scaled}
+e = maximum(b, zero)
+f = minimum(e, six)
+g = window[h = i + r - 1](f)
+k = contract[r](g, v)
+{again}
+n = maximum(l, zero)
+o = minimum(n, six)
+q = mul(o, m)
+out y: f32[d, i] = q
+"""
+_ONE_WAY = {"scaled": "b = div(a, m)", "again": "l = div(k, m)"}
+_ANOTHER = {"scaled": "t = reciprocal(m)\nb = mul(t, a)", "again": "u = div(v, m)\nl = contract[r](g, u)"}
+
+
+def _clamped(scaled: str, again: str) -> Graph:
+    return parse_graph(_CLAMPED.format(scaled=scaled, again=again))
+
+
+def test_equal_clamps_inside_are_cut_off() -> None:
+    """Each clamp is proven with the one before it as an input: no proof has comparisons of two layers."""
+    verdict = equal_graphs(_clamped(**_ONE_WAY), _clamped(**_ANOTHER), seed=1)
+    assert verdict.equal, verdict
+    assert verdict.trials < 1000
+    assert verdict.error_bound is not None
+    assert verdict.error_bound < 2**-55
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"scaled": "b = mul(a, m)"},
+        {"again": "l = mul(k, m)"},
+        {"scaled": "t = neg(a)\nb = div(t, m)"},
+        {"again": "u = add(k, k)\nl = div(u, m)"},
+    ],
+)
+def test_clamps_of_other_numbers_are_not_equal(other: dict[str, str]) -> None:
+    assert not equal_graphs(_clamped(**_ONE_WAY), _clamped(**_ANOTHER | other), seed=1).equal
+
+
+def test_a_cut_that_is_refuted_is_no_difference() -> None:
+    """Inner values may differ where the results do not: nothing is said of programs by such a cut."""
+    text = """graph g
+axes c=4 h=20
+in x: f32[c, h]
+zero = const[0]()
+n = neg(x)
+p = maximum({first}, zero)
+q = maximum({second}, zero)
+y = {made}
+out y: f32[c, h] = y
+"""
+    one = parse_graph(text.format(first="x", second="n", made="sub(p, q)"))
+    other = parse_graph(text.format(first="n", second="x", made="sub(q, p)"))
+    assert equal_graphs(one, other, seed=1).equal
+    assert not equal_graphs(
+        one, parse_graph(text.format(first="n", second="x", made="sub(p, q)")), seed=1
+    ).equal
