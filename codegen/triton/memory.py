@@ -87,9 +87,9 @@ class Memory(Tiles):
             lines.add(f"{inside} = {test}")
         found = {place.axes[-1]: At(name, dims)}
         if len(extents) > 1:  # several axes are one index, the first of them outermost
-            for at, axis in enumerate(place.axes):
-                behind = " // ".join([name, *reversed(extents[at + 1 :])])
-                found[axis] = At(f"{behind}{f' % {extents[at]}' if at else ''}", dims)
+            for number, axis in enumerate(place.axes):
+                behind = " // ".join([name, *reversed(extents[number + 1 :])])
+                found[axis] = At(f"{behind}{f' % {extents[number]}' if number else ''}", dims)
         return found, At(inside, dims)
 
     def _read(
