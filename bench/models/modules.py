@@ -5,7 +5,8 @@
 
 A step is compiled as far as superopt changes it: what its forward and its backward pass compute and keep.
 Both are then run operator by operator, so that 500 modules take minutes. A result is wrong where its error
-is above eight times eager's, and above some roundings of the largest number.
+is above eight times eager's, and above some roundings of the largest number; and above eight times that of
+the operators that Inductor is given, split as PyTorch splits them: these may round otherwise than eager's.
 """
 
 import argparse
@@ -142,9 +143,6 @@ class RandomModule(nn.Module):
 
 def compiled(module: nn.Module, memory: str | int) -> tuple[Callable[..., Any], Any]:
     """Return a module as superopt splits its step, and the ledger of what was decided."""
-    from torch._functorch._aot_autograd.utils import make_boxed_func
-    from torch._functorch.aot_autograd import aot_module
-    from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 
     from superopt.backend.decision import Ledger
@@ -162,9 +160,32 @@ def compiled(module: nn.Module, memory: str | int) -> tuple[Callable[..., Any], 
             joint_graph_passes(graph)
         return ours(graph, inputs, **told)
 
+    return _by_operators(module, split), ledger
+
+
+def _inductors(module: nn.Module) -> Callable[..., Any]:
+    """Return a module as PyTorch splits the step that Inductor would compile."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+
+    def split(graph: Any, inputs: Any, **told: Any) -> Any:
+        joint_graph_passes(graph)
+        return min_cut_rematerialization_partition(graph, inputs, **{"compiler": "inductor", **told})
+
+    return _by_operators(module, split)
+
+
+def _by_operators(module: nn.Module, split: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a module whose step is split so, and run operator by operator."""
+    from torch._functorch._aot_autograd.utils import make_boxed_func
+    from torch._functorch.aot_autograd import aot_module
+    from torch._inductor.decomposition import select_decomp_table
+
     plain: Callable[..., Any] = lambda graph, inputs: make_boxed_func(graph.forward)  # noqa: E731
-    made = aot_module(module, plain, plain, partition_fn=split, decompositions=select_decomp_table())
-    return made, ledger
+    program: Callable[..., Any] = aot_module(
+        module, plain, plain, partition_fn=split, decompositions=select_decomp_table()
+    )
+    return program
 
 
 def _step(program: Callable[..., Any], module: nn.Module, x: Tensor, y: Tensor, half: bool) -> list[Tensor]:
@@ -191,12 +212,22 @@ def judge(seed: int, memory: str | int, *, half: bool = False) -> tuple[list[str
     program, ledger = compiled(module, memory)
     found = _step(program, module, x, y, half)
     small = _SMALL[torch.bfloat16 if half else torch.float32]
-    told = f"seed {seed}, {memory}{', bf16' * half}: {' '.join(module.told)} {module.shape}"
-    for at, (a, b, c) in enumerate(zip(found, eager, exact, strict=True)):
+    fault = _worse(found, eager, exact, small)
+    if fault:
+        told = f"seed {seed}, {memory}{', bf16' * half}: {' '.join(module.told)} {module.shape}"
+        inductors = _worse(found, _step(_inductors(module), module, x, y, half), exact, small)
+        if inductors:
+            return [], f"{told}: {fault} as eager's; {inductors} as that of Inductor's operators"
+    return [one.why for one in ledger.decisions if one.taken], ""
+
+
+def _worse(found: list[Tensor], theirs: list[Tensor], exact: list[Tensor], small: float) -> str:
+    """Return which result errs more than others may, or ""."""
+    for at, (a, b, c) in enumerate(zip(found, theirs, exact, strict=True)):
         error, allowed = (float((one - c).abs().max()) for one in (a, b))
         if a.shape != b.shape or not error <= _FACTOR * allowed + small * max(float(c.abs().max()), 1e-3):
-            return [], f"{told}: result {at} errs by {error:.3g}, eager's by {allowed:.3g}"
-    return [one.why for one in ledger.decisions if one.taken], ""
+            return f"result {at} errs by {error:.3g}, not {allowed:.3g}"
+    return ""
 
 
 def _double(seed: int, x: Tensor, y: Tensor) -> list[Tensor]:
