@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from superopt.backend.joint.turns import products
 from superopt.backend.joint.turns.products import Matrices, OwnProduct
 from superopt.backend.joint.turns.stages import Multiply, Operand
 
@@ -51,3 +52,29 @@ def test_other_layouts_are_left_to_the_library() -> None:
     spread = torch.empty(4, 5, 2)[..., 0]
     Matrices(step, left, right, spread).multiply()
     torch.testing.assert_close(spread, left @ right)
+
+
+@pytest.mark.parametrize("sizes", [(200, 70, 33), (9, 300, 40), (9, 40, 300), (1, 1, 1)])
+@pytest.mark.parametrize("made_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("several", [False, True])
+def test_products_are_converted_in_parts(
+    sizes: tuple[int, int, int],
+    made_dtype: torch.dtype,
+    several: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before: operands and results of another dtype were converted whole: more memory than Inductor's."""
+    monkeypatch.setattr(products, "_PART_BYTES", 1 << 14)
+    torch.manual_seed(0)
+    batch = ("b",) * several
+    operands = [Operand(name, (*batch, *axes)) for name, axes in AXES.items()]
+    step = Multiply(*operands, summed=("k",))  # type: ignore[misc]
+    m, n, k = sizes
+    left, right = torch.randn(*[2] * several, m, k).bfloat16(), torch.randn(*[2] * several, k, n)
+    made = torch.empty(*[2] * several, m, n, dtype=made_dtype)
+    matrices = Matrices(step, left, right, made, torch.bfloat16)
+    wanted = left.double() @ right.bfloat16().double()
+    apart = 2e-2 * float(wanted.abs().max())
+    for times in (1, 2):
+        matrices.multiply(again=times > 1)
+        assert float((made.double() - times * wanted).abs().max()) <= times * apart

@@ -21,6 +21,7 @@ from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
 __all__ = ["TiledKernel"]
 
 _TIMES = 3  # that a product is timed
+_FEW_TURNS = 2  # for which no copy of an operand is kept in the dtype of products
 _MOST_CODE = 32
 _FACTOR = "factor "  # before the name of an input, as products read it
 
@@ -103,7 +104,12 @@ class TiledKernel:
         return time.perf_counter() - begin
 
     def _factored(self, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return tensors, with those that products read also in the dtype of products, under other names."""
+        """Return tensors, with those that products read also in the dtype of products, under other names.
+
+        Of few turns each converts what it reads itself, a part at a time.
+        """
+        if self.tiling.goal.sizes[self.tiling.axis] <= _FEW_TURNS * self.rows:
+            return dict(known)
         entering = {port.name for port in self.tiling.turn.inputs}
         factors = {
             one.name
