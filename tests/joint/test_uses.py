@@ -180,3 +180,44 @@ def test_memory_as_an_option(memory: str | int, noted: list[Decision]) -> None:
     for found, wanted in zip(step(program, parameters, 2.0), step(model, parameters, 2.0), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert [one.taken for one in noted] == [True]
+
+
+def trained(
+    model: nn.Module, program: Callable[..., Tensor], update: Callable[[torch.optim.Optimizer], object]
+) -> list[Tensor]:
+    """Return the parameters after some steps of an optimizer."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        program(*words()).backward()
+        update(optimizer)
+    return [one.detach() for one in model.parameters()]
+
+
+def test_a_compiled_optimizer(noted: list[Decision]) -> None:
+    ours, theirs = Model(plain, tied=True), Model(plain, tied=True)
+    compiled_step = torch.compile(lambda optimizer: optimizer.step(), backend="superopt", options=OPTIONS)
+    found = trained(ours, compiled(ours), compiled_step)
+    same(list(found), list(trained(theirs, theirs, lambda one: one.step())), noted=noted, taken=True)
+
+
+def test_an_optimizer_in_the_graph_of_the_step(noted: list[Decision]) -> None:
+    model = Model(plain)
+    parameters = {name: one.detach() for name, one in model.named_parameters()}
+
+    def loss(given: dict[str, Tensor], read: Tensor, wanted: Tensor) -> Tensor:
+        made = torch.func.functional_call(model, given, (read, wanted))
+        assert isinstance(made, Tensor)
+        return made
+
+    def update(given: dict[str, Tensor], speeds: dict[str, Tensor]) -> tuple[dict[str, Tensor], ...]:
+        gradients = torch.func.grad(loss)(given, *words())
+        moved = {name: 0.9 * speed + gradients[name] for name, speed in speeds.items()}
+        return {name: one - 0.1 * moved[name] for name, one in given.items()}, moved
+
+    ours, theirs = torch.compile(update, backend="superopt", options=OPTIONS), update
+    found = wanted = parameters, {name: torch.zeros_like(one) for name, one in parameters.items()}
+    for _ in range(3):
+        found, wanted = ours(*found), theirs(*wanted)
+    for name, one in wanted[0].items():
+        torch.testing.assert_close(found[0][name], one, rtol=1e-4, atol=1e-5)
