@@ -27,13 +27,19 @@ _ALONE = {PASS: None, JOINT_PASS: None, PARTITIONER: None, "fx_graph_cache": Fal
 
 
 def with_inductor(
-    module: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, Any]
+    module: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, Any], *, boxed: bool = False
 ) -> Callable[..., Any]:
-    """Return what Inductor makes of a graph."""
+    """Return what Inductor makes of a graph.
+
+    It is called with the inputs or, boxed, with a list of them, which it empties: so what is read no more is
+    freed during the call.
+    """
+    from torch._dynamo.utils import GmWrapper
     from torch._inductor.compile_fx import compile_fx
 
     table = table_for(module, patches)
-    compiled = compile_fx(module, inputs, config_patches=dict(patches), decompositions=table)
+    program: Any = GmWrapper(module, list) if boxed else module
+    compiled = compile_fx(program, inputs, config_patches=dict(patches), decompositions=table)
     assert callable(compiled)
     return compiled
 
@@ -62,12 +68,12 @@ def table_for(module: fx.GraphModule, patches: Mapping[str, Any]) -> dict[Any, A
 
 
 def compiled_by_inductor(
-    module: fx.GraphModule, inputs: Sequence[Tensor], patches: Mapping[str, Any]
+    module: fx.GraphModule, inputs: Sequence[Tensor], patches: Mapping[str, Any], *, boxed: bool = False
 ) -> Callable[..., Any]:
     """Return what Inductor makes of a region by itself, without us; called inside `alone`."""
     copy = fx.GraphModule(module, module.graph)
     with torch.no_grad():
-        return with_inductor(copy, inputs, {**patches, **_ALONE})
+        return with_inductor(copy, inputs, {**patches, **_ALONE}, boxed=boxed)
 
 
 def alone(work: Callable[[], T]) -> T:

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from superopt.backend.joint.flow import Network
 from superopt.backend.joint.piece import is_tangent
+from superopt.backend.joint.scaled import leaves_scaled
 from superopt.cost.device import Device
 from superopt.rivals.aten import VIEWS, flops_of, operator_name, tensors_in, value_of
 
@@ -184,11 +185,12 @@ class Choices:
     def of(self, kept: Collection[fx.Node]) -> Kept:
         """Return the choice that keeps some nodes."""
         again = {node for node in self._remade(kept) if node in self.passes.required}
-        held = {_base(node) or node for node in kept}
+        held = {_base(node) or node for node in kept} - self.passes.leaving
         return Kept(
             frozenset(kept),
             frozenset(again),
-            sum(_size(tensors_in(value_of(node))) for node in held if node not in self.passes.leaving),
+            # A gradient that leaves the step is no activation, however early it is made.
+            sum(_size(tensors_in(value_of(node))) for node in held if not leaves_scaled(node)),
             sum(self.seconds[node] for node in again),
         )
 

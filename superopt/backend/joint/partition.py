@@ -4,7 +4,8 @@ With "fast" that is what PyTorch keeps. Where less memory is asked for, what is 
 largest part is computed are chosen together: "balanced" takes the fastest choice with half the bytes that
 PyTorch keeps, or else the least for which a step takes 5% more time: by the clock where a budget leaves time
 to compile the step both ways, else by what its operators are expected to take, with a margin. With a number
-of bytes, it is the fastest choice that holds no more.
+of bytes, it is the fastest choice that holds no more. Where a step is compiled both ways, a choice whose peak
+is above Inductor's is dropped in any setting.
 """
 
 import hashlib
@@ -38,7 +39,7 @@ __all__ = ["Partitioner"]
 
 log = logging.getLogger("superopt")
 
-_FORM = 2  # of what is kept of a decision
+_FORM = 3  # of what is kept of a decision
 _MORE_TIME = 0.05  # of a step, that less memory may take
 _DOUBT = 2.0  # how often the time that is expected must find room in it, where only a prediction tells
 _SHARE = 0.5  # of the bytes that PyTorch keeps, which "balanced" is to reach
@@ -102,6 +103,11 @@ class _Choice:
     def more_s(self) -> float:
         """The seconds that a step is expected to take longer."""
         return self.turns_s + self.remade_s
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether anything is chosen otherwise than PyTorch does."""
+        return self.turns is not None or self.tagged is not None
 
     @property
     def tagged(self) -> Kept | None:
@@ -228,9 +234,13 @@ class Partitioner(CustomPartitionerFn):
         if isinstance(memory, int):
             if theirs <= memory:
                 return _Outcome(None, "")
-            enough = [one for one in choices if one.bytes <= memory]
-            found = min(enough, key=_by_time) if enough else min(choices, key=lambda one: one.bytes)
-            return _Outcome(found, f"for {memory / 2**20:.0f} MB")
+            enough = sorted((one for one in choices if one.bytes <= memory), key=_by_time)
+            fewest = min(choices, key=lambda one: one.bytes)
+            several = [one for one in (*enough[:1], fewest) if one.is_ours]
+            raced = self._raced(several, base, turned, target)
+            if raced is not None or not several:
+                return raced or _Outcome(None, "")
+            return _Outcome(several[0], f"for {memory / 2**20:.0f} MB")
         tried = _tried(choices, _SHARE * theirs, allowed, _HARDLY * step_s)
         raced = self._raced(tried, base, turned, target)
         if raced is not None:
@@ -241,7 +251,10 @@ class Partitioner(CustomPartitionerFn):
     def _raced(
         self, tried: Sequence[_Choice], base: _Joint, turned: Turned | None, target: Target
     ) -> _Outcome | None:
-        """Return the first choice that is fast enough, or PyTorch's own; None where time is short."""
+        """Return the first choice that is fast enough and holds no more memory at its peak, or PyTorch's own.
+
+        None where time is short.
+        """
         options = self.ledger.options
         timed = (options.budget_s or 0.0) >= limits().step_budget_s
         if not tried or not timed or self.ledger.left_s < limits().step_budget_s:
@@ -255,13 +268,21 @@ class Partitioner(CustomPartitionerFn):
         least = _LEAST_SPEED if options.memory == "fast" else 1 / (1 + _MORE_TIME)
         begun = time.monotonic()
         theirs = Step.of(base.split(None), inputs, options.inductor)
+        their_peak = theirs.peak_bytes()
         each, told = time.monotonic() - begun, ""
         for one in tried:
             if time.monotonic() - begun + each > self.ledger.left_s:
                 break
             if turned is not None and one.turns is not None:
                 turned.choose(one.joint.module.graph, one.turns)
-            speed = race(Step.of(one.joint.split(one.tagged), inputs, options.inductor), theirs, target)
+            ours = Step.of(one.joint.split(one.tagged), inputs, options.inductor)
+            peak = ours.peak_bytes()
+            if peak is not None and their_peak is not None and peak > their_peak:
+                told = f"the step holds {peak / 2**20:.1f} MB in place of {their_peak / 2**20:.1f}"
+                continue
+            if isinstance(options.memory, int):  # no speed is asked for
+                return _Outcome(one, f"for {options.memory / 2**20:.0f} MB")
+            speed = race(ours, theirs, target)
             told = f"the step has {speed:.2f} times Inductor's speed"
             if speed >= least:
                 return _Outcome(one, told)
@@ -334,7 +355,7 @@ def _tried(choices: Sequence[_Choice], bytes_: float, allowed_s: float, hardly_s
     plain = [one for one in fast if one.turns is None and one.more_s <= allowed_s / _DOUBT]
     if plain:  # what turns cost is told by a race of the part alone
         found.append(min(plain, key=lambda one: one.bytes))
-    return list(dict.fromkeys(one for one in found if one.turns is not None or one.tagged is not None))
+    return list(dict.fromkeys(one for one in found if one.is_ours))
 
 
 def _nothing(known: str) -> None:

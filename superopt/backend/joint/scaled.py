@@ -15,7 +15,7 @@ from superopt.backend.joint.piece import is_tangent
 from superopt.backend.region_plan import REGION, define_operator
 from superopt.rivals.aten import VIEWS, operator_name, value_of
 
-__all__ = ["SCALED", "scale_in_place", "scaled"]
+__all__ = ["SCALED", "leaves_scaled", "scale_in_place", "scaled"]
 
 
 def scaled(gradient: Tensor, by: Tensor) -> Tensor:
@@ -61,6 +61,19 @@ def scale_in_place(forward: fx.GraphModule, backward: fx.GraphModule, forward_ou
     if found:
         backward.recompile()
     return len(found)
+
+
+def leaves_scaled(node: fx.Node) -> bool:
+    """Whether a value of a joint graph is a gradient that turns make, and that leaves where it lies."""
+    if node.target is not operator.getitem or node.all_input_nodes[0].target is not REGION:
+        return False
+    return bool(node.users) and all(
+        user.target is torch.ops.aten.mul.Tensor
+        and isinstance(by := user.args[1], fx.Node)
+        and is_tangent(by)
+        and _leaves(user)
+        for user in node.users
+    )
 
 
 def _is_scaling(node: fx.Node, fresh: set[str]) -> bool:

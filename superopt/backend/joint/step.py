@@ -1,4 +1,4 @@
-"""Step: a training step as two graphs, and two such steps raced in turns."""
+"""Step: a training step as two graphs, two such steps raced in turns, and the memory that one holds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from superopt.backend.joint.peak import peak_bytes
 from superopt.rivals.aten import value_of
 from superopt.rivals.inductor import compiled_by_inductor
 from superopt.targets import Target
@@ -51,7 +52,7 @@ class Step:
     """A compiled step: both graphs one after another, with random inputs and gradients."""
 
     forward: Callable[..., Sequence[Any]]
-    backward: Callable[..., Sequence[Any]]
+    backward: Callable[[list[Any]], Sequence[Any]]  # empties the list that it is given
     inputs: Sequence[Tensor]
     tangents: Mapping[str, Tensor]
     made: tuple[str, ...]  # the names of what the forward graph makes
@@ -71,7 +72,7 @@ class Step:
             if node.name not in made
         }
         given = [made[node.name] if node.name in made else tangents[node.name] for node in read]
-        last = compiled_by_inductor(backward, given, patches)
+        last = compiled_by_inductor(backward, given, patches, boxed=True)
         return cls(first, last, inputs, tangents, names, tuple(node.name for node in read))
 
     def __call__(self) -> Sequence[Any]:
@@ -79,7 +80,11 @@ class Step:
         made = dict(zip(self.made, self.forward(*self.inputs), strict=True)) | dict(self.tangents)
         given = [made[name] for name in self.read]
         made.clear()
-        return self.backward(*given)
+        return self.backward(given)
+
+    def peak_bytes(self) -> int | None:
+        """Return the most bytes that a step holds beside its inputs, None where they cannot be counted."""
+        return peak_bytes(self)
 
 
 def race(ours: Step, theirs: Step, target: Target) -> float:
