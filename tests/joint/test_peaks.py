@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, fx
 
+from superopt.backend.decision import Ledger
 from superopt.backend.joint import partition
 from superopt.backend.joint.limits import changed
 from superopt.backend.joint.peak import peak_bytes
@@ -74,11 +75,12 @@ class Held:
 @pytest.fixture(autouse=True)
 def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(Ledger, "left_s", 60.0)
     with changed(kept_bytes=1, step_budget_s=0.0):
         yield
 
 
-@pytest.mark.parametrize("memory", ["balanced", 40_000])
+@pytest.mark.parametrize("memory", ["balanced", 2 * 64 * 64])
 @pytest.mark.parametrize(("ours", "taken"), [(90, True), (100, True), (101, False), (None, True)])
 def test_more_memory_than_inductors_is_dropped(
     memory: str | int, ours: int | None, taken: bool, monkeypatch: pytest.MonkeyPatch

@@ -25,4 +25,4 @@ def peak_bytes(call: Callable[[], Any]) -> int | None:
     finally:
         threads: Any = _disable_profiler_legacy()
     changes = (one.cpu_memory_usage() for events in threads for one in events if one.kind() == "memory_alloc")
-    return max(accumulate(changes, initial=0))
+    return int(max(accumulate(changes, initial=0)))
