@@ -89,6 +89,7 @@ def test_more_memory_than_inductors_is_dropped(
     steps = iter([Held(100), *[Held(ours)] * 9])
     monkeypatch.setattr(Step, "of", lambda *told: next(steps))
     monkeypatch.setattr(partition, "race", lambda *told: 1.0)
+    monkeypatch.setattr(partition, "_MORE_TIME", 10.0)  # so that some choice is expected to be fast enough
     seen = Seen(attention, memory, torch.randn(64, 4), torch.randn(4, 12))
     assert any(one.taken for one in seen.ledger.decisions) == taken
 
