@@ -55,6 +55,8 @@ _FROM_LARGE_TO_SMALL = (
 )
 
 
+_OVER_WINDOWS = (64, 64, 8, 2)  # addresses take many registers, which more warps share
+
 # More tiles of rows, columns and inner axes, warps and stages: large tiles for tensor cores that read shared
 # memory, and, for few rows, tiles that request much memory at a time.
 _LARGE = tuple(combinations((64, 128), (256,), (32, 64), (8,), (3, 4)))
@@ -97,9 +99,10 @@ def default_config(
     inner = 64 if is_half(program) else 32
     aligned = all(sizes[axis] % 16 == 0 for axis in _shape(program).rows[-1:])
     # Rows that are not aligned take more registers than the estimate says.
+    first = [_OVER_WINDOWS] if any(step.places for step in program.steps()) else []
     found = [
         _config(program, sizes, rows, columns, min(inner, columns), warps, stages)
-        for rows, columns, warps, stages in _FROM_LARGE_TO_SMALL
+        for rows, columns, warps, stages in (*first, *_FROM_LARGE_TO_SMALL)
         if rows <= 32 or aligned
     ]
     limit = min(shared_bytes, SHARED_BYTES_EVERYWHERE)

@@ -12,6 +12,7 @@ from superopt.ir import selects, value_axes
 __all__ = ["LANE_REGISTERS", "MOST_REGISTERS", "SHARED_BYTES", "Footprint", "footprint", "is_half"]
 
 SHARED_BYTES = 227 << 10  # shared memory that one program may have on sm_90
+ADDRESS_BYTES = 20  # of an element far from its neighbours: where it is, as loops move on, and whether inside
 MOST_REGISTERS = 255  # of a thread
 LANE_REGISTERS = 196  # of these, what tiles may take
 
@@ -42,7 +43,7 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
 
     shared = largest = beside = fresh = 0
     filled = False  # whether accumulators are there, and what fills them has ended
-    kept = _kept_operands(program, config)
+    kept = _kept_operands(program, config) + _addresses(program, config)
     products = _products(program)
     scaled = frozenset() if config.half_products else scaled_products(program)
     for rows, columns, inner in contractions(program) if not is_half(program) else ():
@@ -80,6 +81,19 @@ def footprint(program: KernelProgram, config: TritonConfig) -> Footprint:
                 )
             largest = max(largest, size * 4)
     return Footprint(shared, kept + fresh + max(2 * largest, beside))
+
+
+def _addresses(program: KernelProgram, config: TritonConfig) -> int:
+    """Return the bytes of registers that addresses take in loops over windows, which have few neighbours."""
+    if not any(step.places for step in program.steps()):
+        return 0
+    axes, blocks, loaded = value_axes(program.graph), config.blocks, sources(program)
+    read: set[int] = set()
+    for statement, loops in program.flat():
+        if isinstance(statement, Compute) and loops:
+            step = statement.step
+            read |= {statement.value} if step.places else {*step.inputs} & loaded.keys()
+    return ADDRESS_BYTES * sum(prod(blocks.get(axis, 1) for axis in axes[value]) for value in read)
 
 
 def _products(program: KernelProgram) -> frozenset[int]:
