@@ -111,8 +111,12 @@ class RegionRace:
         """
         if self.rival is None:
             return self.floor_us
-        now = self.found.after_us if self.found and self.found.taken else None
-        return max((self._least_before_us if now is None else now) - self.floor_us, 0.0)
+        return max((self._taken_us or self._least_before_us) - self.floor_us, 0.0)
+
+    @property
+    def _taken_us(self) -> float | None:
+        """The time of the best plan so far, None as long as none is taken."""
+        return self.found.after_us if self.found and self.found.taken else None
 
     @property
     def hope_us(self) -> float:
@@ -344,8 +348,7 @@ class RegionRace:
             return replace(known, why=f"no kernels: {why_none(regions)}")
         after = sum(one.us for one in chosen)
         known = replace(known, after_us=after)
-        best = self.found.after_us if self.found and self.found.taken else None
-        if best is not None and after * min(WIN, BETTER) > best:
+        if (best := self._taken_us) is not None and after * min(WIN, BETTER) > best:
             return replace(known, why="no faster than before the search", open=not are_steady(regions))
         verdicts = dict.fromkeys(str(one.verdict) for one in chosen)
         known = replace(known, verdict="; ".join([*verdicts, str(state.floats)]))
@@ -392,10 +395,9 @@ class RegionRace:
     @property
     def _to_beat_us(self) -> float:
         """What kernels must take at most to be checked, and come near to be worth any tuning."""
-        best = self.found.after_us if self.found and self.found.taken else None
         hopeless = HOPELESS * self.rival.least_us if self.rival else 0.0
         eager = self.rival.most_us if self.rival else inf
-        most = best or min(self.before_us, hopeless or self.before_us, eager)
+        most = self._taken_us or min(self.before_us, hopeless or self.before_us, eager)
         return most / WIN if WIN else inf
 
     # -- races
@@ -444,6 +446,5 @@ class RegionRace:
         return 1 if large and not search else _COMPILED[search]
 
     def _settings(self, search: bool) -> OptimizeOptions:
-        searched = search or mostly_attention(self.region.subgraph.piece)
-        search_s = _SEARCHING * self.seconds if searched else 0.0
-        return self.options.optimizing(self.target.name, search_s, _RACING[search] * self.seconds)
+        share = _SEARCHING if search or mostly_attention(self.region.subgraph.piece) else 0.0
+        return self.options.optimizing(self.target.name, share * self.seconds, _RACING[search] * self.seconds)
