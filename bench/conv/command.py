@@ -10,7 +10,7 @@ Measured: one block of a net in evaluation mode, compiled by superopt's backend 
 ("superopt") and with frozen ones ("superopt frozen"). Against: eager PyTorch, Inductor, and the peers that
 are asked for, all in turns. A speedup is the better of eager and Inductor over superopt, losses included.
 Contenders are compiled in both orders, after a program that is thrown away. The control is Inductor's time
-over that of its own second compilation: ratios as near to 1 tell nothing.
+over that of its own second compilation: ratios that are as near to 1 tell nothing.
 On one thread the processor's time counts, which other programs do not lengthen; on more it is the clock's.
 """
 
@@ -88,7 +88,7 @@ def _run(options: Namespace) -> int:
 def measure(name: str, options: Namespace) -> Record:
     """Return the record of one block: of two launches, in which contenders are compiled in both orders.
 
-    Its `control` is Inductor's time over that of its own second compilation: what does not tell.
+    Its `control` is Inductor's time over that of its own second compilation.
     """
     import torch
 
@@ -142,7 +142,7 @@ def _contenders(
         "superopt": lambda: torch.compile(block, backend="superopt", options=settings),
         "superopt frozen": lambda: torch.compile(block, backend="superopt", options=frozen),
         "inductor": lambda: torch.compile(block),
-        _AGAIN: lambda: torch.compile(block, backend=_inductor_again),
+        _AGAIN: lambda: torch.compile(block, backend=_inductor_anew()),
         **{peer: partial(PEERS[peer], block) for peer in peers},
     }
 
@@ -161,7 +161,7 @@ def _launch(
 
     with torch.no_grad():
         # Whoever is compiled first in a process may be slower by 2%, even with the same code.
-        first: Any = torch.compile(block, backend=_inductor_first)
+        first: Any = torch.compile(block, backend=_inductor_anew())
         first(image)
         makes = {name: partial(called, make) for name, make in wanted.items()}
         found, absent = ready(makes, tuple, needed="superopt")
@@ -172,18 +172,11 @@ def _launch(
     return times, absent
 
 
-def _inductor_first(graph: Any, example: Sequence[Any], **unused: Any) -> Callable[..., Any]:
-    """Inductor as a backend of its own: Dynamo keeps one graph for each."""
+def _inductor_anew() -> Callable[..., Callable[..., Any]]:
+    """Return Inductor as a backend of its own: Dynamo compiles a graph once for each backend."""
     from superopt.rivals.inductor import with_inductor
 
-    return with_inductor(graph, example, {})
-
-
-def _inductor_again(graph: Any, example: Sequence[Any], **unused: Any) -> Callable[..., Any]:
-    """Inductor as another backend, whose compilation is the second one of the same code."""
-    from superopt.rivals.inductor import with_inductor
-
-    return with_inductor(graph, example, {})
+    return lambda graph, example, **unused: with_inductor(graph, example, {})
 
 
 def _channels_last(image: Any) -> Any:
