@@ -11,14 +11,14 @@ from torch.nn import functional as F
 from superopt.codegen.operands import alike
 from superopt.ir.mugraph import Convolution, Slid
 
-__all__ = ["convolve", "told_of"]
+__all__ = ["convolve", "library_call"]
 
 _ONEDNN = (torch.float32, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """What a library is told of one dimension of an image, and what is done to the image before."""
+    """How a library is called along one dimension of an image, and what is done to the image before."""
 
     stride: int
     dilation: int
@@ -40,7 +40,7 @@ class _Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LibraryCall:
     """How a library is called for a convolution: how tensors are arranged for it, and its settings."""
 
     image_order: tuple[int, ...]
@@ -56,7 +56,9 @@ class Told:
     turned: tuple[int, ...]  # the order of the result's dimensions, where it is another one
 
 
-def told_of(one: Convolution, image: Sequence[str], kernel: Sequence[str], sizes: Mapping[str, int]) -> Told:
+def library_call(
+    one: Convolution, image: Sequence[str], kernel: Sequence[str], sizes: Mapping[str, int]
+) -> LibraryCall:
     """Return how a library convolves an image with a kernel, of these axes; the result has `order`."""
     slid = one.slid
     settings = [_Setting.of(each, sizes) for each in slid]
@@ -71,7 +73,7 @@ def told_of(one: Convolution, image: Sequence[str], kernel: Sequence[str], sizes
         at for at, each in enumerate(slid, 2 + len(lone)) if each.dilation < 0 and each.tap is not None
     )
     around = tuple(number for each in reversed(settings) for number in (each.before, each.after))
-    return Told(
+    return LibraryCall(
         image_order=tuple(image.index(axis) for axis in seen),
         image_shape=(batch, depth, *lone, *(sizes[each.axis] for each in slid)),
         around=around if any(around) else (),
@@ -90,24 +92,24 @@ def convolve(
     convolution: Convolution, image: Sequence[str], kernel: Sequence[str], sizes: Mapping[str, int]
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return a convolution of an image with a kernel, of these axes; the result has `convolution.order`."""
-    told = told_of(convolution, image, kernel, sizes)
+    call = library_call(convolution, image, kernel, sizes)
     made = [sizes[axis] for axis in convolution.order]
-    paddings, strides, dilations, groups = told.paddings, told.strides, told.dilations, told.groups
+    paddings, strides, dilations, groups = call.paddings, call.strides, call.dilations, call.groups
     zeros = [0] * len(strides)
 
     def run(x: Tensor, y: Tensor) -> Tensor:
         x, y = alike(x, y)
-        x = x.permute(told.image_order).reshape(told.image_shape)
-        if told.around:
-            x = F.pad(x, told.around)
-        y = y.permute(told.kernel_order).reshape(told.kernel_shape)
-        if told.flipped:
-            y = y.flip(told.flipped)
+        x = x.permute(call.image_order).reshape(call.image_shape)
+        if call.around:
+            x = F.pad(x, call.around)
+        y = y.permute(call.kernel_order).reshape(call.kernel_shape)
+        if call.flipped:
+            y = y.flip(call.flipped)
         if x.is_cpu and x.dtype in _ONEDNN and _has_onednn(x.dtype):
             found = torch.mkldnn_convolution(x, y, None, paddings, strides, dilations, groups)
         else:
             found = torch.convolution(x, y, None, strides, paddings, dilations, False, zeros, groups)
-        return (found.permute(told.turned) if told.turned else found).reshape(made)
+        return (found.permute(call.turned) if call.turned else found).reshape(made)
 
     return run
 

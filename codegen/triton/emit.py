@@ -30,6 +30,7 @@ from superopt.ir import REDUCTIONS, Step, format_constant
 from superopt.ops import OPS
 
 __all__ = ["EARLY_IMPORT", "emit"]
+
 EARLY_IMPORT = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait"
 _EARLY = (
     "gdc_wait()  # nothing is read or written before the kernel before this one has ended",

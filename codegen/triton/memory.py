@@ -1,4 +1,4 @@
-"""Memory: how tiles come and go: from addresses, by descriptors, and through windows."""
+"""Memory: how tiles are read and written, by addresses, by descriptors, and through windows."""
 
 from math import prod
 

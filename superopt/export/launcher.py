@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from superopt.codegen.convolutions import told_of
+from superopt.codegen.convolutions import library_call
 from superopt.codegen.statements import Tensor
 from superopt.dtypes import FP8
 from superopt.errors import InputError
@@ -160,26 +160,26 @@ class Launcher:
         return Held(variable, dtype, kept, strides)
 
     def _convolved(self, value: int, one: Convolution) -> Held:
-        """Add a convolution of an image with a kernel, as a library is told of it."""
+        """Add a convolution of an image with a kernel, by a library."""
         image, kernel = (self.held[i] for i in (one.image, one.kernel))
         dtype = image.dtype if image.dtype == kernel.dtype and image.dtype not in FP8 else "f32"
         x, y = (self._operand(i, dtype) for i in (one.image, one.kernel))
-        told = told_of(one, x.axes, y.axes, self.graph.sizes)
+        call = library_call(one, x.axes, y.axes, self.graph.sizes)
         batch = " * ".join(self.sizes[axis] for axis in one.batch) or "1"
-        shape = tuple_text([batch, *map(str, told.image_shape[1:])])
-        seen = f"{x.text}.permute{told.image_order}.reshape({shape})"
-        if told.around:
-            seen = f"torch.nn.functional.pad({seen}, {told.around})"
-        taps = f"{y.text}.permute{told.kernel_order}.reshape({(-1, *told.kernel_shape[1:])})"
-        taps += f".flip({told.flipped})" if told.flipped else ""
-        zeros = (0,) * len(told.strides)
+        shape = tuple_text([batch, *map(str, call.image_shape[1:])])
+        seen = f"{x.text}.permute{call.image_order}.reshape({shape})"
+        if call.around:
+            seen = f"torch.nn.functional.pad({seen}, {call.around})"
+        taps = f"{y.text}.permute{call.kernel_order}.reshape({(-1, *call.kernel_shape[1:])})"
+        taps += f".flip({call.flipped})" if call.flipped else ""
+        zeros = (0,) * len(call.strides)
         variable = self.names.take(self.labels[value])
         lines = [
             f"{variable} = torch.convolution(",
             f"    {seen},",
             f"    {taps},",
-            f"    None, {told.strides}, {told.paddings}, {told.dilations}, False, {zeros}, {told.groups},",
-            f"){f'.permute{told.turned}' if told.turned else ''}"
+            f"    None, {call.strides}, {call.paddings}, {call.dilations}, False, {zeros}, {call.groups},",
+            f"){f'.permute{call.turned}' if call.turned else ''}"
             f".reshape({tuple_text([self.sizes[axis] for axis in one.order])})",
         ]
         self.lines += lines
