@@ -149,15 +149,19 @@ def test_second_gradients(noted: list[Decision]) -> None:
     torch.testing.assert_close(second(program), second(model), rtol=1e-4, atol=1e-6)
 
 
-def test_functional_gradients(noted: list[Decision]) -> None:
-    model = Model(plain)
-    parameters = {name: one.detach() for name, one in model.named_parameters()}
+def apart(model: Model) -> tuple[dict[str, Tensor], Callable[..., Tensor]]:
+    """Return the parameters of a model, and its loss as a function of them."""
 
     def loss(given: dict[str, Tensor], read: Tensor, wanted: Tensor) -> Tensor:
         made = torch.func.functional_call(model, given, (read, wanted))
         assert isinstance(made, Tensor)
         return made
 
+    return {name: one.detach() for name, one in model.named_parameters()}, loss
+
+
+def test_functional_gradients(noted: list[Decision]) -> None:
+    parameters, loss = apart(Model(plain))
     gradient = torch.func.grad(loss)
     found = torch.compile(gradient, backend="superopt", options=OPTIONS)(parameters, *words())
     for name, one in gradient(parameters, *words()).items():
@@ -202,14 +206,7 @@ def test_a_compiled_optimizer(noted: list[Decision]) -> None:
 
 
 def test_an_optimizer_in_the_graph_of_the_step(noted: list[Decision]) -> None:
-    model = Model(plain)
-    parameters = {name: one.detach() for name, one in model.named_parameters()}
-
-    def loss(given: dict[str, Tensor], read: Tensor, wanted: Tensor) -> Tensor:
-        made = torch.func.functional_call(model, given, (read, wanted))
-        assert isinstance(made, Tensor)
-        return made
-
+    parameters, loss = apart(Model(plain))
     drawn = words()  # here, since compiled code draws other numbers
 
     def update(given: dict[str, Tensor], speeds: dict[str, Tensor]) -> tuple[dict[str, Tensor], ...]:

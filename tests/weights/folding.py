@@ -8,7 +8,19 @@ from superopt.ir import Graph, value_axes
 from superopt.trace import trace
 from superopt.weights.division import Divided, Weights, divided, once_values, run_part
 
-__all__ = ["best", "parts", "products", "reads", "searched", "widest"]
+__all__ = ["FOLDED", "best", "parts", "products", "reads", "searched", "widest"]
+
+FOLDED = """
+graph folded
+axes m=8 k=512 n=256
+in x: f32[m, k]
+in g: f32[k] constant
+in w: f32[n, k] constant
+t3 = mul(g, w)
+t4 = contract[k](x, t3)
+out y: f32[m, n] = t4
+"""
+"""A gain and a matrix, whose product can be made once."""
 
 
 def searched(module: nn.Module, weights: Weights, *shapes: tuple[int, ...]) -> RegionSearch:

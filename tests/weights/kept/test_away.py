@@ -17,6 +17,8 @@ from superopt.weights.away import Behind, bytes_away, put_away
 from superopt.weights.division import Divided, divided
 from superopt.weights.kept import Kept, bytes_kept
 
+from ..folding import FOLDED
+
 
 def fresh(dtype: torch.dtype = torch.float32) -> nn.Parameter:
     return nn.Parameter(torch.randn(64, 48).to(dtype), requires_grad=dtype.is_floating_point)
@@ -79,18 +81,6 @@ def test_no_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     one = fresh()
     assert put_away(one) is not None
     assert list((tmp_path / "new").iterdir()) == []
-
-
-FOLDED = """
-graph folded
-axes m=8 k=512 n=256
-in x: f32[m, k]
-in g: f32[k] constant
-in w: f32[n, k] constant
-t3 = mul(g, w)
-t4 = contract[k](x, t3)
-out y: f32[m, n] = t4
-"""
 
 
 def parts(text: str = FOLDED) -> Divided:

@@ -14,23 +14,15 @@ from superopt.weights.away import is_away
 from superopt.weights.division import divided
 from superopt.weights.kept import KeptKernel
 
-GOAL = """
-graph goal
-axes m=2 k=512 n=256
-in x: f32[m, k]
-in g: f32[k] constant
-in w: f32[n, k] constant
-t3 = mul(g, w)
-t4 = contract[k](x, t3)
-out y: f32[m, n] = t4
-"""
+from ..folding import FOLDED
+
 RIGHT = {"rtol": 1e-3, "atol": 1e-3}
 
 
 class Inner:
     """Stands for a compiled kernel: it reads what a call brings, and the weights with the gain in them."""
 
-    inputs, outputs = ("x", "goal_v3"), ("y",)
+    inputs, outputs = ("x", "folded_v3"), ("y",)
 
     def in_order(self, given: Sequence[Tensor]) -> list[Tensor]:
         x, made = given
@@ -47,7 +39,7 @@ def kernel(*, ends: bool = False) -> KeptKernel:
         assert ends, "something can be kept"
         return {"y": right(list(known.values()))}
 
-    goal = parse_graph(GOAL)
+    goal = parse_graph(FOLDED)
     parts = divided(goal, (3,))
     assert tuple(port.name for port in parts.run.inputs) == Inner.inputs
     found = KeptKernel(goal, parts, Inner(), whole)
@@ -56,7 +48,7 @@ def kernel(*, ends: bool = False) -> KeptKernel:
 
 
 def layer() -> list[Tensor]:
-    return [torch.randn(2, 512), torch.rand(512), torch.randn(256, 512)]
+    return [torch.randn(8, 512), torch.rand(512), torch.randn(256, 512)]
 
 
 def right(given: Sequence[Tensor]) -> Tensor:
@@ -108,7 +100,7 @@ def test_each_layer_gets_what_is_made_of_its_own_weights() -> None:
     run = found.prepared(layers[0])
     for turn in range(60):
         for given in layers:
-            given[0] = torch.randn(2, 512)
+            given[0] = torch.randn(8, 512)
             torch.testing.assert_close(run(given)[0], right(given), **RIGHT)
         if turn % 10 == 9:
             layers[turn % 3][1 + turn // 10 % 2].mul_(-1.5)
