@@ -226,7 +226,7 @@ def _worse(found: list[Tensor], theirs: list[Tensor], exact: list[Tensor], small
     for at, (a, b, c) in enumerate(zip(found, theirs, exact, strict=True)):
         error, allowed = (float((one - c).abs().max()) for one in (a, b))
         if a.shape != b.shape or not error <= _FACTOR * allowed + small * max(float(c.abs().max()), 1e-3):
-            return f"result {at} errs by {error:.3g}, not {allowed:.3g}"
+            return f"result {at} errs by {error:.3g}, not by {allowed:.3g}"
     return ""
 
 

@@ -147,6 +147,6 @@ def why_none(regions: Sequence[RegionCandidates]) -> str:
 
 
 def are_steady(regions: Sequence[RegionCandidates]) -> bool:
-    """Whether the times of kernels hardly vary, as they do on a busy machine."""
+    """Whether the times of all kernels vary less than on a busy machine."""
     measured = (one.measurement for part in regions for one in part.candidates)
     return all(one.is_steady for one in measured if one is not None)

@@ -63,7 +63,7 @@ class Measurement:
 
     @property
     def is_steady(self) -> bool:
-        """Whether the times hardly vary, as they do on a busy machine."""
+        """Whether the times vary less than on a busy machine."""
         return self.spread < _UNSTEADY
 
 
@@ -189,7 +189,7 @@ class HeadToHead:
 
     @property
     def is_steady(self) -> bool:
-        """Whether the times hardly vary; on a busy machine they do, and a race may have any end."""
+        """Whether the times vary less than on a busy machine, where a race may have any end."""
         return self.spread < _UNSTEADY
 
 

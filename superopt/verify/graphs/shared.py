@@ -29,9 +29,9 @@ from superopt.verify.verdict import Verdict
 __all__ = ["cut_equal", "cut_shared", "same_outputs"]
 
 _MOST_PAIRS = 64  # proofs that one inner value equals another
-# A root is none of them: what it is a root of cancels its square, and it is never below 0.
-_RATIONAL = frozenset({"add", "sub", "mul", "div", "neg", "square", "reciprocal", "sqrt", "rsqrt"})
-_FUNCTIONS = frozenset({*OPS, "max"}) - _RATIONAL
+_RATIONAL = frozenset({"add", "sub", "mul", "div", "neg", "square", "reciprocal"})
+_ROOTS = frozenset({"sqrt", "rsqrt"})  # proofs need to see that they are positive, and what their squares are
+_FUNCTIONS = frozenset({*OPS, "max"}) - _RATIONAL - _ROOTS
 
 
 def same_outputs(left: Graph, right: Graph) -> bool:
@@ -75,10 +75,10 @@ def cut_equal(
 ) -> tuple[Graph, Graph, list[Verdict]] | None:
     """Return two graphs that read equal inner values as inputs, with their proofs; None where none are equal.
 
-    Such values are what windows read, and what enters and leaves functions that are not rational. They are
-    proven from the inputs on, each with those before it as inputs, so that each proof is of one layer.
-    Pairs that are not proven say nothing: programs may be equal all the same. Axes and inputs are matched by
-    name.
+    Such values are what windows read, and what enters and leaves functions that are neither rational nor
+    roots. They are proven from the inputs on, each with those before it as inputs, so that each proof is of
+    one layer. Pairs that are not proven say nothing: programs may be equal all the same. Axes and inputs are
+    matched by name.
     """
     proven: list[Verdict] = []
     numbers = list(range(len(value_axes(left)))), [-1 - at for at in range(len(value_axes(right)))]
