@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from superopt.bench.harness.records import launch_record
@@ -14,7 +15,7 @@ from superopt.bench.harness.rivals import ready
 from superopt.bench.models.peers import PEERS, POLICIES, peers_of
 from superopt.errors import InputError
 
-__all__ = ["DTYPES", "Case", "child"]
+__all__ = ["DTYPES", "Case", "caches_in", "child"]
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "float32"}
 """By name, the dtype of a model's tensors; of int8 only the weights of its projections have eight bits."""
@@ -75,17 +76,26 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         return record
     from superopt.tune.measure import times_together
 
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = options.inductor_cache
+    os.environ |= {"TORCHINDUCTOR_CACHE_DIR": str(Path(options.folder) / "inductor")}
     inductor()
     for _ in range(_SETTLED):
         ours()
     record["weights"] = _memory_of(own)
+    told: dict[str, Any] = {}
 
     def peer(name: str) -> Callable[[], Any]:
         if name not in POLICIES:
             return step(PEERS[name](model))
         policy = settings | {"weights": name}
-        return step(torch.compile(copy.deepcopy(model), backend="superopt", options=policy))
+        program = step(torch.compile(copy.deepcopy(model), backend="superopt", options=policy))
+        now = dict(os.environ)
+        os.environ |= caches_in(Path(options.folder) / name)
+        try:
+            program()
+        finally:
+            os.environ |= now
+        told[name] = _taken(policy)
+        return program
 
     peers, absent = ready({name: partial(peer, name) for name in peers_of(options)}, tuple)
     steps = {"eager": step(model), "inductor": inductor, **peers, "superopt": ours}
@@ -93,7 +103,12 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     times = times_together(steps, [()], seconds=options.seconds, untimed=before)
     record |= launch_record(times, "superopt", "eager")
     record["speedup"] = round(record["ratios"]["inductor"], 3)
-    return record | ({"absent": absent} if absent else {})
+    return record | ({"policies": told} if told else {}) | ({"absent": absent} if absent else {})
+
+
+def caches_in(folder: Path, by: str = "superopt") -> dict[str, str]:
+    """Return the variables that let superopt and Inductor keep in a folder what they keep on disk."""
+    return {"SUPEROPT_CACHE_DIR": str(folder / "kept"), "TORCHINDUCTOR_CACHE_DIR": str(folder / by)}
 
 
 def _taken(settings: dict[str, Any]) -> dict[str, Any]:

@@ -27,10 +27,10 @@ all models, such as compiled headers, is made before; `once_s` is superopt's tim
 kernels compute. With `--tune`, what the budget left undone is then worked off for so many minutes, and the
 step is measured once more. With `--peers all`, or some of freezing, max-autotune, openvino,
 onnx-runtime, and torchao (for cases of int8), by commas, steps of these are timed in turns with the others;
-so are those of superopt with other `--weights`, given as live, default or frozen. A peer that is not
-installed (the extra `peers`; torchao by itself), or that fails, is left out of the race, and the record says
-why.
-Let nothing else run meanwhile.
+so are those of superopt with other `--weights`, given as live, default or frozen, each of which decides in a
+process of its own, from empty caches. A peer that is not installed (the extra `peers`; torchao by itself), or
+that fails, is left out of the race, and the record says why. With `--caches FOLDER --starts 0`, what was
+decided stays there, and a later run times it. Let nothing else run while anything is timed.
 
 With `--train` a step is one of training, and a case in bf16 runs under autocast. Then eager PyTorch,
 Inductor, Inductor with an activation budget, and superopt in its three memory settings run in turns, and
@@ -44,7 +44,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -52,7 +53,7 @@ from typing import Any, get_args
 
 from superopt.bench.harness.command import Parser, above_zero, check_out, from_one, listed
 from superopt.bench.harness.results import Results, begin, machine, resumed
-from superopt.bench.models.case import Case, child
+from superopt.bench.models.case import Case, caches_in, child
 from superopt.bench.models.peers import PEERS, POLICIES, peers_of
 from superopt.bench.models.training import FAMILIES, train, trained
 from superopt.errors import InputError
@@ -130,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--tokens", type=from_one, default=128, help="of a prefill")
     add("--context", type=from_one, default=1024, help="tokens in the cache of a decode")
     add("--starts", type=_starts, default=3, help="warm starts, whose median is shown; 0 times no start")
+    add("--caches", type=Path, help="where caches stay, for a later run that times what this one decides")
     add(
         "--tune", type=above_zero, help="minutes of `superopt tune --pending`, and measure once more after it"
     )
@@ -138,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_results(minutes=45.0)
     add("--list", action="store_true", help="show the cases that would be run")
     add("--child", choices=("inductor", "superopt", "timed", "trained"), help=argparse.SUPPRESS)
-    add("--inductor-cache", default="", help=argparse.SUPPRESS)
+    add("--folder", default="", help=argparse.SUPPRESS)
     return parser.run(arguments, _run)
 
 
@@ -161,6 +163,8 @@ def _run(options: argparse.Namespace) -> int:
         return measure_modules(options)
     if find_spec("transformers") is None:
         raise InputError('models need transformers: pip install "superopt[models]"')
+    if options.caches is not None and options.starts:
+        raise InputError("with --caches no start is cold: add --starts 0")
     if options.width % 64:
         raise InputError(f"--width is {options.width}; it is a multiple of 64")
     cases = {text: Case(text) for text in _named(options)}
@@ -232,11 +236,43 @@ def _named(options: argparse.Namespace) -> list[str]:
 
 def _measured(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     """Return the record of one case from processes of their own, or the reason why there is none."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with _caches(case, options) as folder:
+        if "error" in (cold := _decided(case, folder, options)):
+            return cold
         found = _started(case, folder, options) if options.starts else _stepped(case, folder, options)
         tuned = _tuned(case, folder, options) if options.tune and "error" not in found else {}
     return tuned if "error" in tuned else {**found, **tuned}
+
+
+@contextmanager
+def _caches(case: Case, options: argparse.Namespace) -> Iterator[Path]:
+    """Give the folder of a case's caches, which goes afterwards unless `--caches` names a place."""
+    if options.caches is None:
+        with tempfile.TemporaryDirectory() as name:
+            yield Path(name)
+        return
+    folder = options.caches / case.text.replace(":", "-")
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder.absolute()
+
+
+def _decided(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Let each policy of weights that races decide from empty caches, in a process and a folder of its own.
+
+    So does the policy of `--weights`, unless its starts are timed.
+    """
+    names = [one for one in peers_of(options) if one in POLICIES]
+    own = [] if options.starts or not names else [options.weights]
+    for policy, place in [*((one, folder) for one in own), *((one, folder / one) for one in names)]:
+        if (place / "decided").exists():  # by an earlier run with these caches
+            continue
+        told = argparse.Namespace(**{**vars(options), "weights": policy})
+        found = _in_process(case, "superopt", place, "superopt", told, peers=False)
+        if "error" in found:
+            return {"error": f"{policy}: {found['error']}"}
+        place.mkdir(exist_ok=True)
+        (place / "decided").touch()
+    return {}
 
 
 def _stepped(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -287,7 +323,7 @@ def _in_process(
     command += ["--seconds", str(options.seconds)]
     command += ["--width", str(options.width), "--layers", str(options.layers)]
     command += ["--tokens", str(options.tokens), "--context", str(options.context)]
-    command += ["--inductor-cache", str(folder / "inductor")]
+    command += ["--folder", str(folder)]
     command += ["--peers", options.peers] if options.peers and peers else []
     command += [] if options.budget is None else ["--budget", str(options.budget)]
     said = _output(command, folder, by, options.limit)
@@ -299,10 +335,7 @@ def _in_process(
 
 def _output(command: Sequence[str], folder: Path, by: str, limit: float) -> str | dict[str, Any]:
     """Return what a command prints, whose caches are in a folder, or why it failed within so many minutes."""
-    places = {
-        "SUPEROPT_CACHE_DIR": str(folder / "kept"),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / by),
-    }
+    places = caches_in(folder, by)
     try:
         done = subprocess.run(
             command, env={**os.environ, **places}, capture_output=True, text=True, timeout=60 * limit

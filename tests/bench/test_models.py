@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ A, B, C = 1, 2, 3  # addresses
 
 def options(**changed: Any) -> argparse.Namespace:
     told = {"peers": "", "train": False, "preset": "quick", "budget": None, "child": "timed", "seconds": 0.05}
-    sizes = {"width": 64, "layers": 1, "tokens": 8, "context": 8, "inductor_cache": "none"}
+    sizes = {"width": 64, "layers": 1, "tokens": 8, "context": 8, "folder": "none", "caches": None}
     return argparse.Namespace(**{"weights": "default", **told, **sizes, **changed})
 
 
@@ -198,6 +199,57 @@ def test_without_starts_a_case_takes_one_process(
     found = command._measured(Case("bert"), options(starts=starts, tune=None))
     assert ran == expected
     assert command._line("bert", found).split()[:5] == ["bert", "3.0", "2.0", "1.5", "1.33"]
+
+
+@pytest.mark.parametrize(
+    ("starts", "first", "again"),
+    [
+        (0, ["frozen in bert", "live in live", "frozen in bert"], ["frozen in bert"]),
+        (
+            1,
+            ["live in live", *["frozen in bert"] * 4],
+            ["frozen in bert"] * 4,
+        ),  # Inductor's starts among them
+    ],
+)
+def test_each_policy_decides_once_with_caches_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, starts: int, first: list[str], again: list[str]
+) -> None:
+    ran: list[str] = []
+
+    def in_process(case: Case, kind: str, folder: Path, by: str, told: Any, **more: Any) -> dict[str, Any]:
+        ran.append(f"{told.weights} in {folder.name}")
+        return {"compile_s": 1.0}
+
+    monkeypatch.setattr(command, "_in_process", in_process)
+    asked = options(starts=starts, tune=None, peers="live,freezing", weights="frozen", caches=tmp_path)
+    command._measured(Case("bert"), asked)
+    assert ran == first
+    ran.clear()
+    command._measured(Case("bert"), asked)
+    assert ran == again
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_each_policy_is_compiled_with_its_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: dict[str, str] = {}
+
+    def compile_model(model: Any, *, options: Any = None, **settings: Any) -> Any:
+        def program(*given: Any, **named: Any) -> Any:
+            if settings.get("backend"):
+                seen.setdefault(options["weights"], os.environ["SUPEROPT_CACHE_DIR"])
+            return model(*given, **named)
+
+        return program
+
+    monkeypatch.setattr(torch, "compile", compile_model)
+    monkeypatch.setattr(case, "peers_of", lambda options: ["live", "default"])
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "kept"))
+    record = child(Case("resnet"), options(weights="frozen", folder=str(tmp_path)))
+    own = {name: str(tmp_path / name / "kept") for name in ("live", "default")}
+    assert seen == {"frozen": str(tmp_path / "kept"), **own}
+    assert set(record["policies"]) == {"live", "default"}
+    assert os.environ["SUPEROPT_CACHE_DIR"] == str(tmp_path / "kept")
 
 
 def test_the_table_has_ten_families() -> None:
