@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.joint.limits import small
 from superopt.codegen.cpp import compile as cpp_compile
+from tests.fixed import FIXED
 
 from .steps import WORDS
 
@@ -18,6 +20,12 @@ with warnings.catch_warnings():  # Inductor warns of parts of PyTorch as it is i
     warnings.simplefilter("ignore")
     import torch._functorch.config
     import torch._inductor.compile_fx
+
+
+@pytest.fixture(autouse=True)
+def device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what is kept depend on one processor, whatever this one is and does just now."""
+    monkeypatch.setattr("superopt.targets.cpu._host", lambda threads: FIXED)
 
 
 @pytest.fixture
@@ -29,7 +37,7 @@ def noted(
     note = Ledger.note
 
     def noting(self: Ledger, decision: Decision, title: str) -> None:
-        made.append(decision)
+        made.append(replace(decision, graph=title))
         note(self, decision, title)
 
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "superopt"))

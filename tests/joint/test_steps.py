@@ -34,7 +34,7 @@ MODELS = [
 def test_gradients_are_eagers(made: Callable[[], Model], taken: bool | None, noted: list[Decision]) -> None:
     model = made()
     parameters = list(model.parameters())
-    compiled = torch.compile(model, backend="superopt", options={"budget_s": 60})
+    compiled = torch.compile(model, backend="superopt", options={"budget_s": 600})
     for by in (1.0, -2.5, 0.0):
         for found, wanted in zip(step(compiled, parameters, by), step(model, parameters, by), strict=True):
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
@@ -86,7 +86,7 @@ def test_nodes_may_come_in_any_order(noted: list[Decision]) -> None:
 @SLOW
 def test_a_label_out_of_range_raises(noted: list[Decision]) -> None:
     model = Model(plain)
-    compiled = torch.compile(model, backend="superopt", options={"budget_s": 60})
+    compiled = torch.compile(model, backend="superopt", options={"budget_s": 600})
     compiled(*words())
     read, wanted = words()
     wanted[1, 1] = WORDS
@@ -98,7 +98,7 @@ def test_a_label_out_of_range_raises(noted: list[Decision]) -> None:
 @SLOW
 def test_without_gradients_nothing_is_kept_for_them(noted: list[Decision]) -> None:
     model = Model(plain)
-    compiled = torch.compile(model, backend="superopt", options={"budget_s": 60})
+    compiled = torch.compile(model, backend="superopt", options={"budget_s": 600})
     with torch.no_grad():
         torch.testing.assert_close(compiled(*words()), model(*words()))
     assert noted == []
@@ -125,7 +125,7 @@ def test_gradients_under_autocast(made: Callable[[], Model], noted: list[Decisio
     parameters = list(model.parameters())
     exact_model = made().double()
     exact = step(exact_model, list(exact_model.parameters()), 1.0)
-    compiled = torch.compile(model, backend="superopt", options={"budget_s": 60})
+    compiled = torch.compile(model, backend="superopt", options={"budget_s": 600})
 
     def autocast(program: Any) -> list[torch.Tensor]:
         def run(*given: Any) -> Any:

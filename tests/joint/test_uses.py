@@ -14,7 +14,7 @@ from .steps import Model, plain, step, words
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("noted")]
 
-OPTIONS = {"budget_s": 60}
+OPTIONS = {"budget_s": 600}
 
 
 def compiled(model: nn.Module) -> nn.Module:
@@ -183,7 +183,10 @@ def test_memory_as_an_option(memory: str | int, noted: list[Decision]) -> None:
     parameters = list(model.parameters())
     for found, wanted in zip(step(program, parameters, 2.0), step(model, parameters, 2.0), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    assert [one.taken for one in noted] == [True]
+    assert all(one.taken for one in noted), noted
+    titles = [one.graph for one in noted]
+    # With "balanced", what is kept is chosen as well, and parts of the passes may be computed in turns.
+    assert titles[:1] == ["joint graph"] if memory == "balanced" else titles == ["joint graph"]
 
 
 def trained(

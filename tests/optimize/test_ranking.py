@@ -9,10 +9,10 @@ import superopt
 from superopt.cache import Cache
 from superopt.candidates import Candidate
 from superopt.candidates.order import ConfigurationOrder
-from superopt.cost import Device
 from superopt.ir import fuse, parse_graph
 from superopt.targets import config_json, pick_target
 from superopt.tune import Measurement
+from tests.fixed import FIXED
 
 STEPS = ("exp(x)", "neg(x)", "sqrt(x)", "square(x)", "add(x, x)", "mul(x, x)")
 
@@ -26,13 +26,7 @@ def cache(tmp_path, monkeypatch) -> Cache:
 @pytest.fixture(autouse=True)
 def device(monkeypatch) -> None:
     """Has the model reckon with one processor, whatever this one is and does just now."""
-    fixed = Device(
-        name="fixed", kind="cpu", capability="avx2", cores=2, memory_gbs=20.0, l2_bytes=1 << 25, l2_gbs=60.0,
-        shared_bytes=1 << 15, shared_per_core=1 << 15, registers_per_core=0, warps_per_core=1,
-        matrix_flops=dict.fromkeys(("f16", "bf16", "tf32"), 1e11), vector_flops=1e11, exp_per_s=3e9,
-        launch_us=5.0,
-    )  # fmt: skip
-    monkeypatch.setattr("superopt.targets.cpu._host", lambda threads: fixed)
+    monkeypatch.setattr("superopt.targets.cpu._host", lambda threads: FIXED)
 
 
 def candidate(step: str, m: int = 256, n: int = 512) -> Candidate:

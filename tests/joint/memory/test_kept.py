@@ -44,7 +44,7 @@ class Seen:
             )
             made = ours(graph, inputs, **told)
             self.saved = saved_names(made[0], told["num_fwd_outputs"])
-            self.graph = graph.graph
+            self.forward, self.graph = made[0].graph, graph.graph
             return made
 
         plain = lambda graph, inputs: make_boxed_func(graph.forward)  # noqa: E731
@@ -58,7 +58,7 @@ class Seen:
 
     def sizes(self) -> list[int]:
         """Return the elements of what is kept, the largest first."""
-        nodes = [node for node in self.graph.nodes if node.name in self.saved]
+        nodes = [node for node in self.forward.nodes if node.name in self.saved]
         return sorted((node.meta["val"].numel() for node in nodes), reverse=True)
 
 

@@ -91,7 +91,9 @@ def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -
     most = min(one[0] for one in taken) * slack
     found = list[Tiles]()
     least_bytes: float = inf
-    for seconds_of_all, size, made in sorted(taken, key=lambda one: (one[0], one[1])):
+    # Where no race decides, neither does the clock here: larger turns are taken for faster ones.
+    order = (lambda one: (0.0, -one[1])) if limits().any_speed else (lambda one: (one[0], one[1]))
+    for seconds_of_all, size, made in sorted(taken, key=order):
         if seconds_of_all <= most and size < least_bytes:
             least_bytes = size
             found.insert(0, made)
