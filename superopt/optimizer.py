@@ -45,6 +45,7 @@ from superopt.trace.traced import Traced
 from superopt.tune import confirm
 from superopt.tune.measure import bytes_of
 from superopt.verify.floats.compare import tensors_of
+from superopt.weights.kept import keep_only
 from superopt.workloads import WORKLOADS
 
 __all__ = [
@@ -197,7 +198,11 @@ def race(
             rivals = ahead.rivals if ahead else None
             last = final_race(state, regions, known=function is not None, made=rivals)
     best = _program(function, state, regions, last, inputs, source, search, open_axes)
-    return best if last is None or state.interrupted else as_called(best, last, state)
+    if last is not None and not state.interrupted:
+        best = as_called(best, last, state)
+    if best.winner != "superopt":
+        keep_only((), state.kernels.values())
+    return best
 
 
 def as_called(best: Optimized, last: FinalRace, state: State) -> Optimized:

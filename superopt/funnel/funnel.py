@@ -18,6 +18,7 @@ from superopt.funnel.rehearse import rehearse
 from superopt.funnel.state import Context, State
 from superopt.funnel.tune import tune
 from superopt.funnel.write import write
+from superopt.weights.kept import keep_only
 
 __all__ = ["FUNNEL", "RETUNING", "Stage", "run", "run_regions", "written_regions"]
 
@@ -69,6 +70,7 @@ def run_regions(regions: Sequence[RegionCandidates], state: State) -> list[Regio
             found = run(FUNNEL, region.candidates, context)
             assert len({one.id for one in found}) == len(found)
             done.append(replace(region, candidates=tuple(found)))
+            keep_only(state.kernels.values(), context.kernels.values())
     return done
 
 

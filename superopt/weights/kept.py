@@ -1,7 +1,7 @@
 """Kept: tensors that are made of weights once, and again when a weight has changed."""
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from ctypes import c_longlong
 from typing import Any
@@ -22,7 +22,7 @@ from superopt.weights.sources import Sources, can_be_watched
 from superopt.weights.stored import stored
 from superopt.weights.writes import writes_to
 
-__all__ = ["Kept", "KeptKernel", "all_made", "bytes_kept", "made_once"]
+__all__ = ["Kept", "KeptKernel", "all_made", "bytes_kept", "keep_only", "made_once"]
 
 Whole = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 
@@ -114,6 +114,10 @@ class _Made:
         """The calls that were served."""
         return self._calls + self._allowed - self._left.value
 
+    def begin(self) -> None:
+        """Count calls from now on: those of races do not tell whether the weights stay the same."""
+        self._calls = self._allowed = self._left.value = 0
+
     def serve(self) -> None:
         """Count a call, and allow compiled code to serve those that come before Python is to look."""
         self._calls = calls = self.calls + 1
@@ -167,6 +171,13 @@ class Kept:
         Until then, as long as kernels are tried, tensors are made however often weights change.
         """
         self._on_end, self._short = tell, 0
+        for made in self._made.values():
+            made.begin()
+
+    def let_go(self) -> None:
+        """Keep nothing until the next call, which makes its tensors anew."""
+        self._made.clear()
+        self.latest.clear()
 
     @property
     def made(self) -> tuple[_Made, ...]:
@@ -270,8 +281,7 @@ class Kept:
 
     def _ended(self, why: str) -> None:
         self.why = why
-        self._made.clear()
-        self.latest.clear()
+        self.let_go()
         if self._on_end is not None:
             self._on_end(why)
 
@@ -345,3 +355,11 @@ class KeptKernel:
     def _computed_whole(self, given: Sequence[Tensor]) -> Sequence[Tensor]:
         made = self._whole(dict(zip(self.inputs, given, strict=True)))
         return [made[name] for name in self.outputs]
+
+
+def keep_only(chosen: Iterable[object], kernels: Iterable[object]) -> None:
+    """Let all kernels but the chosen ones give up what they keep: who still has them may never call them."""
+    ids = set(map(id, chosen))
+    for kernel in kernels:
+        if isinstance(kernel, KeptKernel) and id(kernel) not in ids:
+            kernel.kept.let_go()

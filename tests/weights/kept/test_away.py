@@ -110,8 +110,7 @@ def test_weights_go_after_some_calls_and_changes_are_seen() -> None:
     assert w.data_ptr() == place  # as long as kernels are tried, weights stay
 
     kept.give_up_with(lambda why: None)
-    kept._drop((id(g), id(w)))
-    for turn in range(20):
+    for turn in range(1, 20):  # the calls of a race do not count
         [made] = kept.of([g, w]) or ()
         assert (w.data_ptr() == place) is (turn < 8)
         torch.testing.assert_close(made, g * w)

@@ -1,5 +1,6 @@
 """Calls of a kernel that reads what is kept: compiled code serves them, but where weights have changed."""
 
+import gc
 import threading
 from collections.abc import Callable, Sequence
 
@@ -12,7 +13,7 @@ from superopt.weights import sources
 from superopt.weights.asked import unasked
 from superopt.weights.away import is_away
 from superopt.weights.division import divided
-from superopt.weights.kept import KeptKernel
+from superopt.weights.kept import KeptKernel, bytes_kept, keep_only
 
 from ..folding import FOLDED
 
@@ -73,6 +74,36 @@ def test_all_calls_are_counted_and_python_looks_at_its_turns(
         served = made.quick(given) is not None  # it counts as a call, too
         assert served is (compiled and turn not in (7, 15))
         made._left.value += served
+
+
+@torch.no_grad()
+def test_calls_of_a_race_by_compiled_code_do_not_count_in_a_program() -> None:
+    found, given = kernel(), layer()
+    found.kept._on_end = None  # a race is on
+    run = found.prepared(given)
+    for _ in range(50):
+        run(given)
+    assert not is_away(given[2])
+    found.kept.give_up_with(lambda why: None)
+    for turn in range(1, 40):
+        torch.testing.assert_close(run(given)[0], right(given), **RIGHT)
+        assert is_away(given[2]) is (turn >= 8)
+
+
+@torch.no_grad()
+def test_kernels_that_lost_keep_nothing_and_serve_all_the_same() -> None:
+    gc.collect()
+    before, layers = bytes_kept(), [layer(), layer()]
+    chosen, lost = kernels = [kernel(), kernel()]
+    ways = [one.prepared(given) for one, given in zip(kernels, layers, strict=True)]
+    assert bytes_kept() - before == 2 * layers[0][2].nbytes
+    keep_only([chosen], [*kernels, object()])
+    assert lost.kept.bytes == 0 < chosen.kept.bytes
+    for run, given in zip(ways, layers, strict=True):
+        for _ in range(3):
+            torch.testing.assert_close(run(given)[0], right(given), **RIGHT)
+    keep_only([], kernels)
+    assert bytes_kept() == before
 
 
 @torch.no_grad()
