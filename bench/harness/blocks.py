@@ -1,9 +1,10 @@
 """Times in blocks: contenders are called in turns, and each block has its inputs elsewhere in memory.
 
-A block has several rounds, in each of which every contender is called once. The time of a contender in a
-block is the lower quartile of its calls: other programs only ever make a call longer, so the faster calls
-say more. Comparisons take whole blocks, never single calls, since calls that follow one another are
-disturbed alike.
+A block has several rounds, in each of which every contender is called once, in an order drawn anew: what
+runs after a long program finds less of its own in the caches. Each call gets the next copy of the inputs, so
+that no contender reads what the one before it has just read. The time of a contender in a block is the lower
+quartile of its calls: other programs only ever make a call longer, so the faster calls say more. Comparisons
+take whole blocks, never single calls, since calls that follow one another are disturbed alike.
 """
 
 import gc
@@ -47,7 +48,8 @@ def timed_in_blocks(
             if done >= _LEAST_BLOCKS and time.perf_counter() - start >= seconds:
                 break
             copies, gaps = _placed(inputs, places)
-            block = _block(contenders, copies, (start + (done + 1) * seconds / BLOCKS), synchronize)
+            end = start + (done + 1) * seconds / BLOCKS
+            block = _block(contenders, copies, end, synchronize, places)
             del copies, gaps
             for name, found in block.items():
                 times[name].append(found)
@@ -73,13 +75,16 @@ def _block(
     copies: Sequence[tuple[Any, ...]],
     deadline: float,
     synchronize: Callable[[], None],
+    draw: random.Random,
 ) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {name: [] for name in contenders}
-    rounds = 0
+    order, rounds, number = list(contenders.items()), 0, 0
     while rounds < _LEAST_ROUNDS or time.perf_counter() < deadline:
-        arguments = copies[rounds % len(copies)]
+        draw.shuffle(order)
         rounds += 1
-        for name, contender in contenders.items():
+        for name, contender in order:
+            arguments = copies[number % len(copies)]
+            number += 1
             start = time.perf_counter_ns()
             contender(*arguments)
             synchronize()

@@ -1,5 +1,7 @@
 """What two results say: what is slower, what is the same, and what noise of which kind does not change."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -89,13 +91,16 @@ def test_verdicts(low: float, high: float, said: str) -> None:
     assert verdict(Interval((low * high) ** 0.5, low, high), 0.05) == said
 
 
-def test_blocks_keep_every_contender_in_turns() -> None:
-    called: list[str] = []
-    contenders = {name: lambda x, name=name: called.append(name) for name in ("one", "two")}
+def test_blocks_call_every_contender_once_a_round_in_an_order_drawn_anew() -> None:
+    called: list[tuple[str, object]] = []
+    contenders = {name: lambda x, name=name: called.append((name, x)) for name in ("one", "two")}
     times = timed_in_blocks(contenders, lambda: (object(),), seconds=0.02, synchronize=lambda: None)
     assert 5 <= len(times["one"]) <= BLOCKS
     assert list(map(len, times["one"])) == list(map(len, times["two"]))
-    assert called == ["one", "two"] * (len(called) // 2)
+    rounds = [(first, second) for (first, _), (second, _) in zip(called[::2], called[1::2], strict=True)]
+    assert set(rounds) == {("one", "two"), ("two", "one")}
+    # None reads the copy that the call before it has read, which would be in the cache.
+    assert all(before is not after for (_, before), (_, after) in pairwise(called))
 
 
 def test_each_call_waits_for_the_device() -> None:
