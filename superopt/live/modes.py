@@ -41,6 +41,19 @@ class Modes:
             or self._tracing()
         )
 
+    def alike_unguarded(self) -> bool:
+        """Whether those settings are as they were that a guard of PyTorch's on the tensors does not see.
+
+        A guard sees modes of dispatch, transforms, tracing and autocast, which change the keys by which
+        tensors are dispatched.
+        """
+        return (
+            self._dtype() is self._built[1]
+            and self._functions() == 0
+            and self._built[0] is None
+            and self._forward._current_level < 0
+        )
+
 
 def _default_device() -> object:
     """Return the default device, None where there is none, or an object that equals no earlier one."""

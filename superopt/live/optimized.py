@@ -16,9 +16,7 @@ from superopt.codegen.forms import Forms, Ready
 from superopt.codegen.signature import form_of
 from superopt.driver import Search
 from superopt.errors import InputError, SuperoptError, first_line
-from superopt.funnel import RETUNING, Context, Limits, State, run
 from superopt.funnel.assembly import Alone, as_kernel, assemble, in_parts
-from superopt.funnel.predict import predicted
 from superopt.ir import Graph, Program
 from superopt.live.arguments import (
     bound,
@@ -29,7 +27,9 @@ from superopt.live.arguments import (
     signature,
 )
 from superopt.live.binding import Binding
+from superopt.live.calls import Calls, calling
 from superopt.live.modes import Modes
+from superopt.live.retuned import retuned
 from superopt.live.sizes import built_at, described, open_axes, read_sizes, same_at_one, same_program
 from superopt.options import OptimizeOptions
 from superopt.result.codec import result_json, write_json
@@ -55,16 +55,6 @@ _AUTOCAST = "autocast is on"
 _GRADIENTS = "gradients are wanted (they are not under torch.no_grad())"
 _KNOWN = frozenset(name for name in dir(Result) if not name.startswith("_"))
 _CALLS = 256  # combinations of shapes, strides and dtypes for which calls are prepared
-
-
-class _Calls:
-    """What serves calls of each form, while the function reads the same tensors."""
-
-    __slots__ = ("latest", "ready")
-
-    def __init__(self) -> None:
-        self.ready: dict[object, Ready] = {}
-        self.latest: Ready | None = None  # what served the latest call
 
 
 class Optimized:
@@ -142,7 +132,6 @@ class Optimized:
         self._modes = Modes()
         self._begin()
         self._theirs = None if self._is_ours or function is None else self._chosen()
-        self._eager = self._theirs if self._theirs is function else None
         self._lock = RLock()  # held by a thread that looks at the function again
         self._binding: Binding | None = None
         self._away = False  # the function is another one now
@@ -155,6 +144,8 @@ class Optimized:
         self.recalled: datetime | None = None  # when an identical call measured it; None: this one did
         self._told = False  # whether the log says that the original computes, and why
         self.elsewhere: dict[str, str] = {}  # inputs of other sizes that the original computes, and why
+        if function is not None and self._theirs is function:
+            self.__class__ = calling(Optimized, function)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the result, which knows all about the program."""
@@ -196,14 +187,35 @@ class Optimized:
         self._programs: dict[object, Function] = {
             signature(self.inputs, self.target.torch_device): self._chosen()
         }
-        self._calls = _Calls()  # set last; other threads that are at work note what they make in the old one
+        self._calls = Calls()  # set last; other threads that are at work note what they make in the old one
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Compute what the original does."""
-        if self._eager is not None:  # it knows of all modes
-            return self._eager(*inputs, **named)
         modes = self._modes
-        if modes.compiling() or modes.others():
+        if modes.compiling():
+            return self.original(*inputs, **named)
+        ready = self._calls.latest
+        if ready is None or named or len(inputs) != len(self.inputs) or not self._serves(ready, inputs):
+            return self._call_in_any_mode(inputs, named)
+        return ready.run(*inputs)
+
+    def _serves(self, ready: Ready, inputs: tuple[Any, ...]) -> bool:
+        """Whether a call like the latest one can be computed like it, with as few looks as can be."""
+        modes, binding = self._modes, self._binding
+        return (
+            ready.forms.alike(*inputs)
+            and modes.alike_unguarded()
+            and modes.threads() == ready.threads
+            and not (modes.gradients() and self._wants_gradients(inputs))
+            and (binding is None or binding.same())
+            and ready is self._calls.latest  # other threads may have found other tensors of the function
+            and not self._away
+        )
+
+    def _call_in_any_mode(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Compute what the original does, whatever is new since the latest call."""
+        modes = self._modes
+        if modes.others():
             return self.original(*inputs, **named)
         if self._theirs is not None:
             return self._theirs(*inputs, **named)
@@ -290,7 +302,7 @@ class Optimized:
             log.warning("%s: %s; the original computes", self._name, why)
         self._not_kept, self._away = why, True
 
-    def _call_for(self, calls: _Calls, key: object, inputs: tuple[Any, ...], threads: int) -> Function:
+    def _call_for(self, calls: Calls, key: object, inputs: tuple[Any, ...], threads: int) -> Function:
         """Return what computes inputs like these, and note it."""
         ready = calls.ready.get(key)
         if ready is None:
@@ -431,20 +443,8 @@ class Optimized:
             tuned = None
             if self.options.retune:
                 again = Candidate(name, chosen.graph, mugraph, configs, once=chosen.once)
-                tuned = self._tuned(goal, again, traced, inputs)
+                tuned = retuned(goal, again, self.original, traced, inputs, self.target, self.options)
             made_now = tuned or as_kernel(goal, chosen, self.target.make(mugraph, configs))
             self._made[key] = made_now
             self._mind(made_now)
         return self._made[key]
-
-    def _tuned(
-        self, goal: Graph, candidate: Candidate, traced: Traced, inputs: tuple[Any, ...]
-    ) -> Kernel | None:
-        """Return the kernel of a candidate in the best of the configurations that are raced for its sizes."""
-        limits = Limits(seconds=self.options.seconds / 2)
-        options = replace(self.options, guarded=False)
-        state = State(self.original, traced, inputs, self.target, options, limits)
-        context = Context(state, goal, recalled=False, share=1.0)
-        with state.ready():
-            found = run(RETUNING, [predicted(candidate, self.target)], context)
-        return context.kernels.get(found[0].id)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import superopt
+from superopt import Optimized
 
 from .conftest import Watched, agree
 
@@ -140,6 +142,70 @@ def test_torch_compile_around_it(mixed: Watched) -> None:
     exported = torch.export.export(_Calling(mixed.best), inputs())
     agree(exported.module()(*inputs()), mixed.best.function(*inputs()))
     mixed.ours(*inputs())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_a_call_like_the_latest_one_looks_no_further_but_under_modes(
+    mixed: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far: list[bool] = []
+    slow = Optimized._call_in_any_mode
+    monkeypatch.setattr(Optimized, "_call_in_any_mode", lambda *given: far.append(True) or slow(*given))
+
+    def looks_further(*given: Any) -> bool:
+        far.clear()
+        mixed.best(*given)
+        return bool(far)
+
+    x, w = inputs()
+    looked: list[bool] = []
+    for _ in range(3):
+        mixed.ours(x, w)
+    assert not looks_further(x, w)
+    assert looks_further(torch.randn(5, 8), w)  # another size
+    mixed.ours(x, w)
+    assert not looks_further(*inputs())
+    assert looks_further(torch.randn(8, 4).T, w)  # other strides
+    mixed.ours(x, w)
+    with torch.autocast("cpu"):
+        assert looks_further(x, w)
+    with Recording():
+        assert looks_further(x, w)
+    with torch.device("cpu"):
+        assert looks_further(x, w)
+    with torch.autograd.forward_ad.dual_level():
+        assert looks_further(x, w)
+    torch.func.vmap(lambda one: [one, looked.append(looks_further(x, w))][0])(torch.zeros(2))
+    assert looked == [True]
+    with torch.enable_grad():
+        assert looks_further(x.clone().requires_grad_(), w)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        assert looks_further(x, w)
+    finally:
+        torch.set_num_threads(threads)
+    for _ in range(2):
+        mixed.ours(x, w)
+    assert not looks_further(x, w)
+
+
+def test_a_program_that_pytorch_won_is_called_with_nothing_in_between(mixed: Watched) -> None:
+    best = mixed.best
+    lost = Optimized(
+        best.function,
+        replace(best.result, winner="eager"),
+        best.traced,
+        kernels={},
+        options=best.options,
+    )
+    assert isinstance(lost, Optimized)
+    assert lost.__call__ is best.function
+    agree(lost(*inputs()), best.function(*inputs()))
+    agree(lost(torch.randn(5, 8).double(), torch.ones(8, 8).double()).dtype, torch.float64)
+    assert "PyTorch's program stays" in lost.explain()
+    assert type(lost).__module__ == Optimized.__module__
+    assert mixed.best.__call__ is not best.function  # of this program alone
 
 
 class _Calling(nn.Module):
