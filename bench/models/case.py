@@ -81,7 +81,6 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     for _ in range(_SETTLED):
         ours()
     record["weights"] = _memory_of(own)
-    told: dict[str, Any] = {}
 
     def peer(name: str) -> Callable[[], Any]:
         if name not in POLICIES:
@@ -94,7 +93,6 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
             program()
         finally:
             os.environ |= now
-        told[name] = _taken(policy)
         return program
 
     peers, absent = ready({name: partial(peer, name) for name in peers_of(options)}, tuple)
@@ -103,7 +101,7 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     times = times_together(steps, [()], seconds=options.seconds, untimed=before)
     record |= launch_record(times, "superopt", "eager")
     record["speedup"] = round(record["ratios"]["inductor"], 3)
-    return record | ({"policies": told} if told else {}) | ({"absent": absent} if absent else {})
+    return record | ({"absent": absent} if absent else {})
 
 
 def caches_in(folder: Path, by: str = "superopt") -> dict[str, str]:

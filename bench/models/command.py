@@ -241,7 +241,7 @@ def _measured(case: Case, options: argparse.Namespace) -> dict[str, Any]:
             return cold
         found = _started(case, folder, options) if options.starts else _stepped(case, folder, options)
         tuned = _tuned(case, folder, options) if options.tune and "error" not in found else {}
-    return tuned if "error" in tuned else {**found, **tuned}
+    return tuned if "error" in tuned else {**found, **cold, **tuned}
 
 
 @contextmanager
@@ -259,20 +259,25 @@ def _caches(case: Case, options: argparse.Namespace) -> Iterator[Path]:
 def _decided(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Let each policy of weights that races decide from empty caches, in a process and a folder of its own.
 
-    So does the policy of `--weights`, unless its starts are timed.
+    So does the policy of `--weights`, unless its starts are timed. Return what was decided.
     """
     names = [one for one in peers_of(options) if one in POLICIES]
     own = [] if options.starts or not names else [options.weights]
+    told: dict[str, Any] = {}
     for policy, place in [*((one, folder) for one in own), *((one, folder / one) for one in names)]:
-        if (place / "decided").exists():  # by an earlier run with these caches
-            continue
-        told = argparse.Namespace(**{**vars(options), "weights": policy})
-        found = _in_process(case, "superopt", place, "superopt", told, peers=False)
-        if "error" in found:
-            return {"error": f"{policy}: {found['error']}"}
-        place.mkdir(exist_ok=True)
-        (place / "decided").touch()
-    return {}
+        kept = place / "decided.json"
+        if kept.exists():  # of an earlier run with these caches
+            found = json.loads(kept.read_text())
+        else:
+            changed = argparse.Namespace(**{**vars(options), "weights": policy})
+            found = _in_process(case, "superopt", place, "superopt", changed, peers=False)
+            if "error" in found:
+                return {"error": f"{policy}: {found['error']}"}
+            place.mkdir(exist_ok=True)
+            kept.write_text(json.dumps(found))
+        found.pop("compile_s", None)
+        told |= found if place == folder else {"policies": {**told.get("policies", {}), policy: found}}
+    return told
 
 
 def _stepped(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
