@@ -7,12 +7,13 @@ from typing import Any
 
 from superopt.backend.decision import Decision
 from superopt.dtypes import DTYPES
-from superopt.ir import Call, MuGraph, parse_mugraph, value_axes
+from superopt.ir import Call, Graph, MuGraph, parse_mugraph, value_axes
 from superopt.ir.mugraph import walk
 
 __all__ = ["found_programs", "reasons_of"]
 
 _HEAVY = ("contract", "sum", "max")
+_POOLS = ("sum", "max")
 
 
 def found_programs(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
@@ -44,6 +45,7 @@ def reasons_of(mugraph: MuGraph, configs: Sequence[dict[str, Any]]) -> Iterator[
     elif len(heavy) > 1 or len(mugraph.kernels) == 1:
         kernels = _several(len(mugraph.kernels), "kernel")
         yield f"{_several(len(heavy), 'sum')} and all that is around them in {kernels}"
+    yield from dict.fromkeys((*_separated(mugraph.graph), *_shifted(mugraph)))
     kept = _kept_bytes(mugraph)
     if kept:
         yield f"{kept / 1e6:.1f} MB of intermediate results stay on the chip, neither written nor read again"
@@ -53,6 +55,43 @@ def reasons_of(mugraph: MuGraph, configs: Sequence[dict[str, Any]]) -> Iterator[
             break
     if any(port.strides is not None for port in mugraph.graph.inputs):
         yield "an image is read with channels last, as it lies"
+
+
+def _separated(graph: Graph) -> Iterator[str]:
+    """Yield where a window of several dimensions is reduced along one after the other."""
+    made = _window_terms(graph)
+    for step in graph.steps:
+        windows = [graph.step_of(value) for value in step.inputs]
+        for window in windows:
+            if step.op not in _POOLS or window is None or window.op != "window":
+                continue
+            before = graph.step_of(window.inputs[0])
+            if before is None or before.op != step.op or not {*step.axes, *before.axes} <= made:
+                continue
+            first, second = (prod(graph.sizes[axis] for axis in one.axes) for one in (before, step))
+            yield (
+                f"windows are reduced along one dimension after the other: {first} + {second} terms for each"
+                f" result, not {first * second}"
+            )
+
+
+def _shifted(mugraph: MuGraph) -> Iterator[str]:
+    """Yield where kernels of ours compute convolutions whose channels are apart."""
+    graph, made = mugraph.graph, _window_terms(mugraph.graph)
+    for kernel in mugraph.kernels:
+        for tile, _ in () if isinstance(kernel, Call) else walk(kernel):
+            step = graph.step_of(tile.value)
+            if step is not None and step.op == "contract" and {*step.axes} <= made:
+                taps = prod(graph.sizes[axis] for axis in step.axes)
+                yield (
+                    f"each result is a weighted sum of {taps} shifted reads, a vector of results"
+                    " at a time: no layout is changed, and channels apart need no product of matrices"
+                )
+
+
+def _window_terms(graph: Graph) -> set[str]:
+    """Return the axes that windows make."""
+    return {axis for step in graph.steps for place in step.places for axis, _ in place.terms}
 
 
 def _several(count: int, name: str) -> str:

@@ -49,6 +49,43 @@ def test_reasons_are_read_off_a_program(text: str, filtered: bool, reasons: list
     assert list(reasons_of(mugraph, [{"filtered": filtered}])) == reasons
 
 
+_POOL = """
+graph pool
+axes c=64 h=56 w=56 i=56 j=56 r=3 s=3
+in x: f32[c, h, w]
+a = window[w = j + s - 1](x)
+b = sum[s](a)
+d = window[h = i + r - 1](b)
+e = sum[r](d)
+out out: f32[c, i, j] = e
+"""
+_DEPTHWISE = """
+graph region
+axes c=512 h=1024 i=1024 r=4
+in x: f32[c, h]
+in k: f32[c, r]
+a = window[h = i + r - 3](x)
+b = contract[r](a, k)
+out out: f32[c, i] = b
+"""
+
+
+def test_windows_along_one_dimension_after_the_other_are_a_reason() -> None:
+    mugraph = fuse(parse_graph(_POOL))
+    found = list(reasons_of(mugraph, [{}] * len(mugraph.kernels)))
+    assert any("3 + 3 terms for each result, not 9" in one for one in found)
+    other = fuse(parse_graph(_POOL.replace("sum[r](d)", "max[r](d)")))
+    assert not any("terms for each result" in one for one in reasons_of(other, [{}, {}]))
+
+
+def test_channels_apart_are_a_reason_in_kernels_of_ours_alone() -> None:
+    graph = parse_graph(_DEPTHWISE)
+    assert any("sum of 4 shifted reads" in one for one in reasons_of(fuse(graph), [{}]))
+    called = fuse(graph, library=is_called)
+    assert not any("shifted reads" in one for one in reasons_of(called, [{}]))
+    assert not any("shifted reads" in one for one in reasons_of(fuse(parse_graph(_ONE)), [{}]))
+
+
 def test_what_crosses_kernels_is_not_kept_on_the_chip() -> None:
     mugraph = fuse(parse_graph(_ONE), library=is_called)
     assert list(reasons_of(mugraph, [{}, {}])) == ["1 call of a library, and all that is around in 1 kernel"]
