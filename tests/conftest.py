@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,12 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup does; the process
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let each test draw the same seeds in each run: some refuse a right kernel, if few."""
-    seeds.randbits = random.Random(item.nodeid).getrandbits
+    """Let each test draw the same seeds and the same inputs in each run, whichever tests ran before it."""
+    draws = random.Random(item.nodeid)
+    seeds.randbits = draws.getrandbits  # a few seeds refuse a right kernel
+    random.seed(draws.getrandbits(32))
+    if "torch" in sys.modules:  # where it is not, it will start from the seed that it always starts from
+        sys.modules["torch"].manual_seed(draws.getrandbits(32))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
