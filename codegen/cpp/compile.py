@@ -193,12 +193,12 @@ def compile_source(
     return path
 
 
-def compile_shared(formats: Collection[str], children: Children) -> None:
+def compile_shared(formats: Collection[str], children: Children, *, flags: Sequence[str] = ()) -> None:
     """Compile, now, what many kernels share: contractions of tensors in some formats, and their header.
 
     The formats are those of C++: float, bf16, f16. What fails here fails again for the first kernel.
     """
-    build = _Build(find_compiler(), (), _TIMEOUT_S, _folder())
+    build = _Build(find_compiler(), tuple(flags), _TIMEOUT_S, _folder())
     with contextlib.suppress(CompileError, OSError):
         build.folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -267,7 +267,7 @@ class _Build:
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             text, made = Path(scratch) / RUNTIME, Path(scratch) / "header"
             text.write_text(runtime_text())
-            flags = (*FLAGS, *self.flags, _APART, _LINED)
+            flags = (*FLAGS, *self.flags, _APART)
             self._run(
                 RUNTIME, [*flags, "-x", "c++-header", str(text), "-o", str(made)], children, Path(scratch)
             )
@@ -277,7 +277,7 @@ class _Build:
     def _header_path(self) -> Path | None:
         """Where the compiled header is kept; of the compilers, GCC finds it by itself, if it fits."""
         known = "g++" in self.compiler.version or "GCC" in self.compiler.version
-        return self.path("runtime", _LINED, "gch") if known else None
+        return self.path("runtime", "", "gch") if known else None
 
     def _object(
         self, name: str, code: str, scratch: Path, children: Children, defines: Sequence[str] = ()
@@ -288,7 +288,7 @@ class _Build:
         built = scratch / "kernel.o"
         command = [*FLAGS, *self.flags, _APART, *defines, "-c", str(text), "-o", str(built)]
         header = self._header_path
-        if header is not None and _LINED in defines and header.exists():
+        if header is not None and header.exists():
             link = scratch / f"{RUNTIME}.gch"
             link.symlink_to(header)
             try:

@@ -79,7 +79,10 @@ class Emitter(Tiles):
         return CppSource(program.name, "\n".join(lines), arguments, tuple(lined.values()))
 
     def functions(self, strides: Collection[str]) -> list[str]:
-        """Return the functions of the kernel; memory that vectors run along usually lies in one piece."""
+        """Return the functions of the kernel; memory that vectors run along usually lies in one piece.
+
+        What reads and writes other memory is compiled when it is called for.
+        """
         if not strides:
             return ["    void run() const {", *self.heads, *self.lines, "        }", "    }"]
         known = [f"            const index_t {name} = LINED ? 1 : this->{name};" for name in strides]
@@ -88,7 +91,11 @@ class Emitter(Tiles):
             f"        if ({' && '.join(f'{name} == 1' for name in strides)})",
             "            run<true>();",
             "        else",
-            "            STRIDED(run<false>());",
+            "#ifdef LINED_ONLY",
+            "            __builtin_trap();",
+            "#else",
+            "            run<false>();",
+            "#endif",
             "    }",
             "",
             "    template <bool LINED>",

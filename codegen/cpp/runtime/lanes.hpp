@@ -59,13 +59,6 @@ inline Vec first_lanes(Vec value, index_t count, float neutral) {
     return lane_numbers() < int32_t(count) ? value : splat(neutral);
 }
 
-// Most tensors lie in memory as vectors run. What reads and writes others is compiled when it is called for.
-#ifdef LINED_ONLY
-#define STRIDED(call) __builtin_trap()
-#else
-#define STRIDED(call) call
-#endif
-
 struct AllLanes {
     constexpr operator index_t() const { return lanes; }
 };

@@ -34,7 +34,11 @@ struct gqa_decode_0 {
         if (q_stride_d == 1 && out_stride_e == 1)
             run<true>();
         else
-            STRIDED(run<false>());
+#ifdef LINED_ONLY
+            __builtin_trap();
+#else
+            run<false>();
+#endif
     }
 
     template <bool LINED>

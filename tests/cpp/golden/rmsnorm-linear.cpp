@@ -28,7 +28,11 @@ struct rmsnorm_linear_0 {
         if (x_stride_k == 1 && g_stride_k == 1 && out_stride_n == 1)
             run<true>();
         else
-            STRIDED(run<false>());
+#ifdef LINED_ONLY
+            __builtin_trap();
+#else
+            run<false>();
+#endif
     }
 
     template <bool LINED>
