@@ -9,7 +9,7 @@ from superopt.codegen.errors import NoCompilerError
 
 @pytest.fixture(scope="session", autouse=True)
 def _compiled_header() -> None:
-    """Compile the header for the flags of most tests: reading its text takes a quarter of compiling a kernel."""
+    """Compile the header for the flags of most tests: its text takes a quarter of compiling a kernel."""
     try:
         with Children() as children:
             compile_shared((), children, flags=("-O1",))

@@ -12,7 +12,7 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.joint.limits import small
 from superopt.codegen.cpp import compile as cpp_compile
-from tests.fixed import FIXED
+from tests.cost.fixed import FIXED
 
 from .steps import WORDS
 

@@ -12,7 +12,7 @@ from superopt.candidates.order import ConfigurationOrder
 from superopt.ir import fuse, parse_graph
 from superopt.targets import config_json, pick_target
 from superopt.tune import Measurement
-from tests.fixed import FIXED
+from tests.cost.fixed import FIXED
 
 STEPS = ("exp(x)", "neg(x)", "sqrt(x)", "square(x)", "add(x, x)", "mul(x, x)")
 
