@@ -27,7 +27,7 @@ test_workloads.check(sys.argv[2], sys.argv[3], "traced", ("-O1",))
 )
 def test_workloads_by_clang(name: str, dtype: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), name, dtype],
+        [sys.executable, "-c", SCRIPT, str(Path(__file__).parent.parent), name, dtype],
         env={**os.environ, "CXX": str(CLANG)},
         capture_output=True,
         text=True,
