@@ -30,6 +30,7 @@ from superopt.ir import (
 from superopt.ir.mugraph import Block, Call, Loop, MuGraph, Tile, called_order, running_path
 from superopt.ir.mugraph.kernels import seen_through
 from superopt.ir.running import rescaled_by
+from superopt.ir.windows.apart import read_as_lines
 
 __all__ = [
     "Compute",
@@ -398,7 +399,9 @@ class _Lowering:
 
     def _between(self, value: int) -> Tensor:
         dtype = self.rounded.get(value, "f32")
-        return Tensor(value, self.names[value], dtype, self._order(value), None)
+        order = self._order(value)
+        order = order if value in self.called else read_as_lines(self.graph, value, order)
+        return Tensor(value, self.names[value], dtype, order, None)
 
     def _order(self, value: int) -> tuple[str, ...]:
         """Return the axes of a value in memory, in the order of the graph or `alike` what it is read with.

@@ -105,10 +105,9 @@ def _why_no_windows(node: fx.Node, device: str) -> str | None:
     if any(not isinstance(size, int) for size in weight.shape):
         return "a kernel of a size that is not known"
     if node.args[6]:
-        made = value_of(node).shape
-        if any(not isinstance(size, int) for size in made[2:]):
+        if any(not isinstance(size, int) for size in value_of(node).shape[2:]):
             return "a transposed convolution of sizes that are not known"
-        return why_no_phases(node.args[3], node.args[5], made, weight.dim() - 2)  # type: ignore[arg-type]
+        return why_no_phases(node.args[3], node.args[5], weight.dim() - 2)  # type: ignore[arg-type]
     return None
 
 

@@ -79,7 +79,7 @@ class _Translation:
         self.for_proof = for_proof
         self.lowerings = LOWERINGS | PROOF_LOWERINGS if for_proof else LOWERINGS
         self.integers = INTEGERS | PROOF_INTEGERS if for_proof else INTEGERS
-        self.builder = Builder()
+        self.builder = Builder(for_proof=for_proof)
         self.tensors: dict[int, Sym] = {}
         self.opaque: list[OpaqueCall] = []
         self.raw: dict[int, tuple[tuple[tuple[int, ...], ...], torch.dtype]] = {}

@@ -16,7 +16,7 @@ from superopt.ir import COMPARISONS
 from superopt.ops import OPS
 from superopt.trace.axes import Axes, Dim
 
-__all__ = ["Builder", "Node", "Sym", "UnsupportedError", "Window"]
+__all__ = ["Builder", "Node", "Reading", "Sym", "UnsupportedError", "Window"]
 
 
 class UnsupportedError(Exception):
@@ -58,15 +58,25 @@ class Sym:
     mask: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A tensor read at known places along its dimensions: one after the other, or as it is where None."""
+
+    source: Sym
+    places: tuple[tuple[int, ...] | None, ...]
+
+
 class Builder:
     """Makes nodes, equal ones once, and brings the axes of operands together."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, for_proof: bool = False) -> None:
+        self.for_proof = for_proof
         self.axes = Axes()
         self.nodes: list[Node] = []
         self._known: dict[Node, int] = {}
         self.spans: dict[int, tuple[int, int]] = {}  # the least and the largest number of some integers
         self.first_places: dict[int, int] = {}  # a value that is the first place of a maximum -> of what
+        self.readings: dict[int, tuple[Sym, Reading]] = {}  # a value, as which tensor it is what reading
 
     def add(self, node: Node) -> int:
         """Return the number of a node, new or known."""
@@ -273,7 +283,7 @@ class Builder:
             return self.select(value, at) if 0 <= offset < size else self.const(0)
         window = Window(old, tuple(made), offset)
         kept = tuple(axis for axis in self.axes.leaves(node.covers) if axis not in old)
-        new = (*kept, *(axis for axis, _ in made))
+        new = tuple(dict.fromkeys((*kept, *(axis for axis, _ in made))))
         self.axes.meet((*self.axes.leaves(node.covers), *new))
         before: tuple[Window, ...] = ()
         if node.op == "window" and (padded := self._padded_by(node, old)) is not None:
@@ -281,8 +291,8 @@ class Builder:
             places = tuple(both if one is padded else one for one in node.places)
             return self.add_window(replace(node, places=places, covers=new))
         if node.op == "window":
-            again = {axis for one in node.places for axis, _ in one.terms}
-            if set(old).isdisjoint(self.axes.leaves(tuple(again))):
+            named = {axis for one in node.places for axis in (*one.read, *(axis for axis, _ in one.terms))}
+            if {*old, *(axis for axis, _ in made)}.isdisjoint(self.axes.leaves(tuple(named))):
                 before, value = node.places, node.inputs[0]
         places = (*before, window)
         return self.add_window(

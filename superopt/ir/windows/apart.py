@@ -12,7 +12,7 @@ from superopt.ir.graph import Axis, Graph, Port, Step, made_from
 from superopt.ir.rewrite import Emit, rewritten
 from superopt.ir.windows.place import print_place
 
-__all__ = ["Apart", "explicit", "halves_of", "read_as_one", "reads_windows", "windows_apart"]
+__all__ = ["Apart", "explicit", "halves_of", "read_as_lines", "read_as_one", "reads_windows", "windows_apart"]
 
 _WHOLE = 64  # the longest axis that a proof evaluates at all of its positions
 _MOST_PAIRS = 1 << 16  # elements of one mask of equal places
@@ -80,6 +80,19 @@ def read_as_one(graph: Graph) -> frozenset[int]:
     return frozenset(found)
 
 
+def read_as_lines(graph: Graph, value: int, order: Sequence[str]) -> tuple[str, ...]:
+    """Return the axes of a value in an order in which those follow each other that a window reads as one."""
+    found = tuple(order)
+    for step in graph.steps:
+        for place in step.places if value in step.inputs else ():
+            if len(place.axes) > 1:
+                before = found[: found.index(place.axes[-1])]
+                rest = [axis for axis in found if axis not in place.axes]
+                at = sum(axis not in place.axes for axis in before)
+                found = (*rest[:at], *place.axes, *rest[at:])
+    return found
+
+
 def windows_apart(graph: Graph) -> Apart | None:
     """Return a graph with its windows as inputs, or None where a window reads what is computed."""
     first = len(graph.inputs)
@@ -100,7 +113,9 @@ def windows_apart(graph: Graph) -> Apart | None:
         read = {axis for place in step.places for axis in place.axes}
         own = [axis for axis in source.axes if axis not in read]
         own += [axis for place in step.places for axis, _ in place.terms]
-        dims = tuple((axis,) for axis in own)
+        dims = tuple(
+            (axis,) for axis in dict.fromkeys(own)
+        )  # the value may have an axis of the window as well
         ports[value] = Port(name, source.dtype, dims, constant=source.constant)
     inputs = (*graph.inputs, *ports.values())
     moved = {value: first + at for at, value in enumerate(ports)}

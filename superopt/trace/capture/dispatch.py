@@ -220,6 +220,8 @@ class _Functions(TorchFunctionMode):
         args, kwargs = _with_data(name, args, kwargs)
         try:
             target = name.partition(".")[0]
+            if target == "pad" and _is_circular(*args, **kwargs) and not _takes_gradients((args, kwargs)):
+                return self._whole(target, func, args, kwargs)
             if target not in _WHOLE:
                 return func(*args, **kwargs)
             if not _takes_gradients((args, kwargs)):
@@ -255,13 +257,19 @@ class _Functions(TorchFunctionMode):
         kwargs = {key: see(item) if isinstance(item, Tensor) else item for key, item in kwargs.items()}
         self.recorder.paused = True
         try:
-            result = _WHOLE[target](*args, **kwargs)
+            rule = _WHOLE.get(target)
+            result = None if rule is None else rule(*args, **kwargs)
             if result is None:
                 result = func(*args, **kwargs)
         finally:
             self.recorder.paused = False
         self.recorder.record(target, func, args, kwargs, result)
         return result
+
+
+def _is_circular(x: Any, pad: Any, mode: str = "constant", value: Any = None) -> bool:
+    """Return whether a padding is circular, which PyTorch makes by writing into views."""
+    return mode == "circular"
 
 
 def _takes_gradients(tree: Any) -> bool:

@@ -10,5 +10,6 @@ from superopt.trace.lowering import proof_scalars as proof_scalars
 from superopt.trace.lowering import proof_scans as proof_scans
 from superopt.trace.lowering import proof_windows as proof_windows
 from superopt.trace.lowering import proof_writes as proof_writes
+from superopt.trace.lowering import readings as readings
 from superopt.trace.lowering import reduce as reduce
 from superopt.trace.lowering import windows as windows

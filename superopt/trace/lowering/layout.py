@@ -13,6 +13,7 @@ import torch
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import choose
+from superopt.trace.lowering.readings import joined, read_dim, side_by_side
 from superopt.trace.lowering.table import flat, held, lower, lower_all
 from superopt.trace.narrow import narrowed
 
@@ -149,14 +150,14 @@ def slice_dim(b: Builder, x: Sym, dim: int, start: int, end: int, step: int) -> 
         value = narrowed(b, x.value, chosen[0], made[0], step, start) if made else None
         if value is not None:
             return replace(_put(x, at, made), value=value)
+    if x.value in b.readings:
+        return read_dim(b, x, at, range(start, end, step))
     if step > 1:
         return _stride(b, x, at, start, count, step)
     block = gcd(size, start, count)
-    if size // block > _MOST_BLOCKS:
-        raise UnsupportedError(f"a slice [{start}:{end}] of {size} is no factor of the axis")
-    parts = b.axes.cut(chosen, (size // block, block))
+    parts = b.axes.cut(chosen, (size // block, block)) if size // block <= _MOST_BLOCKS else None
     if parts is None:
-        raise UnsupportedError(f"a slice [{start}:{end}] of {size} cuts across an axis")
+        return read_dim(b, x, at, range(start, end))
     outer, inner = parts
     if count == block:
         places = b.axes.position(outer, start // block)
@@ -171,7 +172,7 @@ def _stride(b: Builder, x: Sym, at: int, start: int, count: int, step: int) -> S
     if size % step == 0 and start < step and count == size // step:
         parts = b.axes.cut(x.dims[at], (count, step))
     if parts is None:
-        raise UnsupportedError(f"a step of {step} from {start} does not factor an axis of {size}")
+        return read_dim(b, x, at, range(start, start + step * count, step))
     places = b.axes.position(parts[1], start)
     return _put(b.map(x, partial(b.select, at=places)), at, parts[0])
 
@@ -204,16 +205,18 @@ def _cat(b: Builder, parts: Sequence[Sym], dim: int = 0) -> Sym:
     if len(parts) == 1:
         return parts[0]
     sizes = [b.shape(part)[at] for part in parts]
+    if (found := joined(b, parts, at)) is not None:
+        return found
     block = gcd(*sizes)
     blocks = sum(sizes) // block
     if blocks > _MOST_BLOCKS:
-        raise UnsupportedError(f"a cat of lengths {sizes} has no common block")
+        return side_by_side(b, parts, at)
     outer = b.axes.dim(blocks)
     placed, offset = [], 0
     for part, size in zip(parts, sizes, strict=True):
         cut = b.axes.cut(part.dims[at], (size // block, block))
         if cut is None:
-            raise UnsupportedError(f"a cat of lengths {sizes} cuts across an axis")
+            return side_by_side(b, parts, at)
         dims = (*part.dims[:at], *cut, *part.dims[at + 1 :])
         placed.append((replace(part, dims=dims), offset))
         offset += size // block

@@ -157,7 +157,6 @@ unsupported(
     "embedding",
     "gather",
     "index_select",
-    "index",
     "take",
     "take_along_dim",
 )
@@ -184,7 +183,6 @@ unsupported(
 )
 unsupported("a running product or maximum along an axis", "cumprod", "cummax", "logcumsumexp")
 unsupported("a diagonal makes one axis of two", "diagonal", "diag_embed", "trace")
-unsupported("reverses an axis", "flip")
 unsupported(
     "rounds to integers",
     "floor",

@@ -14,6 +14,7 @@ import torch
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.layout import unfolded_apart
 from superopt.trace.lowering.masks import add, choose
+from superopt.trace.lowering.readings import read_dim
 from superopt.trace.lowering.reduce import largest, mean, product, total
 from superopt.trace.lowering.table import lower
 
@@ -126,30 +127,6 @@ def _im2col(b: Builder, x: Sym, kernel: Sizes, dilation: Sizes, padding: Sizes, 
     return replace(x, dims=(*batch, channels + tap + other, row + column))
 
 
-@lower("roll")
-def _roll(b: Builder, x: Sym, shifts: Sizes, dims: Sizes = ()) -> Sym:
-    turned = (dims,) if isinstance(dims, int) else dims
-    if not turned:
-        raise UnsupportedError("rotates all dimensions as one")
-    for shift, dim in zip(each(shifts, 1), turned, strict=True):
-        at, size = dim % len(x.dims), b.shape(x)[dim]
-        shift = shift % size if size else 0
-        if not shift:
-            continue
-        x, made, after = b.settle(x), b.axes.dim(size), len(x.dims) - at - 1
-        first, second = (
-            replace(
-                x,
-                value=b.window(x.value, b.dims(x)[at], ((made, 1),), offset),
-                dims=(*x.dims[:at], made, *x.dims[at + 1 :]),
-            )
-            for offset in (-shift, size - shift)
-        )
-        behind = b.apply("ge", b.index(made), b.const(shift))
-        x = choose(b, Sym(behind, (made, *[()] * after), torch.bool), first, second)
-    return x
-
-
 def grouped(b: Builder, x: Sym, at: int, groups: int) -> Sym:
     """Return a tensor with a dimension of channels taken apart into groups."""
     parts = b.axes.cut(b.dims(x)[at], (groups, b.shape(x)[at] // groups))
@@ -194,17 +171,11 @@ def _with_bias(b: Builder, made: Sym, bias: Sym | None, rank: int) -> Sym:
     return made if bias is None else add(b, made, replace(bias, dims=(*bias.dims, *[()] * rank)))
 
 
-def why_no_phases(stride: Sizes, dilation: Sizes, made: Sequence[int], output_dims: int) -> str | None:
-    """Return why a transposed convolution is left to libraries, or None where it is not.
-
-    `made` is the shape of its result, or the last dimensions of it.
-    """
-    settings = zip(made[-output_dims:], each(stride, output_dims), each(dilation, output_dims), strict=True)
-    for length, step, distance in settings:
-        if step > 1 < distance:
-            return "a transposed convolution of stride and dilation"
-        if length % step:
-            return "a transposed convolution whose output is no multiple of its stride"
+def why_no_phases(stride: Sizes, dilation: Sizes, output_dims: int) -> str | None:
+    """Return why a transposed convolution is left to libraries, or None where it is not."""
+    settings = zip(each(stride, output_dims), each(dilation, output_dims), strict=True)
+    if any(step > 1 < distance for step, distance in settings):
+        return "a transposed convolution of stride and dilation"
     return None
 
 
@@ -214,7 +185,8 @@ def _transposed(
     """Return a transposed convolution, phase by phase, so that no zeros between elements are multiplied.
 
     With a stride s, the output at s*q + t is a sum over j of the image at q - j and the kernel at s*j + t,
-    both shifted by the padding; t is one more axis of the kernel.
+    both shifted by the padding; t is one more axis of the kernel. Where the output is no multiple of s, it is
+    the first part of one that is.
     """
     rank = len(settings)
     image, kernel = grouped(b, b.settle(x), 1, groups), grouped(b, b.settle(weight), 0, groups)
@@ -225,14 +197,12 @@ def _transposed(
     ]
     if min(*lengths, *sizes, *counts) < 1:
         raise UnsupportedError("windows of an empty dimension")
-    if why := why_no_phases([one[0] for one in settings], [one[2] for one in settings], lengths, rank):
+    if why := why_no_phases([one[0] for one in settings], [one[2] for one in settings], rank):
         raise UnsupportedError(why)
     for i, (step, pad, apart, _) in enumerate(settings):
-        size, count, length, at = sizes[i], counts[i], lengths[i], 3 + 2 * i
-        begin, end = -((step - 1 + pad) // step), (count - 1 - pad) // step
-        taps, start = (count, 0) if step == 1 else (end - begin + 1, pad + step * begin)
-        outer = b.axes.dim(length // step)
-        offset = pad if step == 1 else -begin
+        size, count, at = sizes[i], counts[i], 3 + 2 * i
+        outer = b.axes.dim(-(-lengths[i] // step))
+        taps, start, offset = _taps(count, step, pad)
         kernel = _phases(b, kernel, at, taps, step, start)
         read = b.dims(image)[at]
         if taps == 1 and offset == 0 and b.axes.extent(outer) == size:
@@ -247,7 +217,52 @@ def _transposed(
     result = "".join(map("".join, zip(outputs, phases, strict=True)))
     made = product(b, image, "ngc" + pairs, kernel, "gcf" + parts, "ngf" + result)
     joined = [made.dims[at] + made.dims[at + 1] for at in range(3, 3 + 2 * rank, 2)]
-    return replace(made, dims=(made.dims[0], made.dims[1] + made.dims[2], *joined))
+    made = replace(made, dims=(made.dims[0], made.dims[1] + made.dims[2], *joined))
+    for at, length in enumerate(lengths, 2):
+        made = read_dim(b, made, at, range(length)) if length < b.shape(made)[at] else made
+    return made
+
+
+def _taps(count: int, step: int, pad: int) -> tuple[int, int, int]:
+    """Return how many taps a phase of a kernel has, where the first begins, and its place in the image."""
+    if step == 1:
+        return count, 0, pad
+    begin, end = -((step - 1 + pad) // step), (count - 1 - pad) // step
+    return end - begin + 1, pad + step * begin, -begin
+
+
+@lower("col2im")
+def _col2im(
+    b: Builder, x: Sym, size: Sizes, kernel: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
+) -> Sym:
+    """Return the sum of patches, each at its place: as a transposed convolution does, without weights."""
+    x = b.settle(x)
+    sizes, counts = each(size, 2), each(kernel, 2)
+    settings = list(zip(*(each(one, 2) for one in (stride, padding, dilation)), strict=True))
+    if why := why_no_phases([one[0] for one in settings], [one[2] for one in settings], 2):
+        raise UnsupportedError(why)
+    windows = [
+        len(starts_of(one, count, *own)) for one, count, own in zip(sizes, counts, settings, strict=True)
+    ]
+    inner = b.axes.cut(b.dims(x)[-2], (b.shape(x)[-2] // (counts[0] * counts[1]), *counts))
+    outer = b.axes.cut(b.dims(x)[-1], tuple(windows))
+    if inner is None or outer is None:
+        raise UnsupportedError("patches that do not factor into channels, rows and columns")
+    x = replace(x, dims=(*x.dims[:-2], inner[0], outer[0], inner[1], outer[1], inner[2]))
+    first = len(x.dims) - 4
+    for i, (length, count, (step, pad, apart)) in enumerate(zip(sizes, counts, settings, strict=True)):
+        taps, start, offset = _taps(count, step, pad)
+        x = _phases(b, x, first + 2 * i + 1, taps, step, start)
+        window, tap, phase = b.dims(x)[first + 2 * i : first + 2 * i + 3]
+        made = b.axes.dim(-(-length // step))
+        value = b.window(x.value, window, ((made, 1), (tap, -apart)), offset)
+        x = replace(
+            x, value=value, dims=(*x.dims[: first + 2 * i], made + phase, tap, *x.dims[first + 2 * i + 3 :])
+        )
+    x = total(b, x, [first + 1, first + 3])
+    for at, length in enumerate(sizes, first):
+        x = read_dim(b, x, at, range(length)) if length < b.shape(x)[at] else x
+    return x
 
 
 def _phases(b: Builder, kernel: Sym, at: int, taps: int, step: int, start: int) -> Sym:
