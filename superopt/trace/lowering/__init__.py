@@ -7,7 +7,6 @@ from superopt.trace.lowering import proof_extrema as proof_extrema
 from superopt.trace.lowering import proof_indices as proof_indices
 from superopt.trace.lowering import proof_moves as proof_moves
 from superopt.trace.lowering import proof_scalars as proof_scalars
-from superopt.trace.lowering import proof_scans as proof_scans
 from superopt.trace.lowering import proof_windows as proof_windows
 from superopt.trace.lowering import proof_writes as proof_writes
 from superopt.trace.lowering import readings as readings
