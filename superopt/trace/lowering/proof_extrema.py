@@ -1,6 +1,4 @@
-"""Proof lowerings of extrema and scans: where the first of the largest or smallest numbers is; running totals,
-products and maxima along an axis, and products of short ones.
-"""
+"""Proof lowerings of places of extrema, of running totals, products and maxima, and of short products."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
