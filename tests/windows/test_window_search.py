@@ -29,8 +29,9 @@ t4 = sum[r, s](t3)
 
 
 def searched(text: str, graphs: int = 16) -> RegionSearch:
-    """Return the complete search of a graph, all of which is proven."""
-    [region] = search(parse_graph(text), options=SearchOptions(seed=1, max_graphs=graphs)).regions
+    """Return the complete search of a graph, all of which is proven, however slow the machine is."""
+    options = SearchOptions(seed=1, max_graphs=graphs, seconds=600)
+    [region] = search(parse_graph(text), options=options).regions
     assert not region.truncated
     assert region.reached
     assert not region.notes
