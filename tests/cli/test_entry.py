@@ -157,29 +157,36 @@ def test_rules_check(run: Run) -> None:
     assert json.loads(run("rules", "check", "--json").out)
 
 
-@pytest.mark.parametrize(
-    ("code", "limit_ms"),
-    [
-        ("import superopt", 150),
-        ("from superopt.cli import main; main(['list'])", 400),
-        ("from superopt.cli import main; main(['--help'])", 400),
-        ("from superopt.cli import main; main(['doctor'])", 400),
-    ],
-)
-def test_starting_is_quick_and_imports_nothing_heavy(code: str, limit_ms: int) -> None:
+def started(code: str) -> tuple[float, set[str]]:
+    """Return the processor's seconds of a start with some code, and what of the heavy it imports."""
     command = (
         "import sys, time\n"
         f"{code}\n"
-        f"print(time.process_time() * 1e3, *({set(HEAVY)!r} & sys.modules.keys()), file=sys.stderr)"
+        f"print(time.process_time(), *({set(HEAVY)!r} & sys.modules.keys()), file=sys.stderr)"
     )
-    took, imported = [], set()
-    for _ in range(3):  # the processor's time of the best of three: the machine may be busy
-        ended = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
-        ms, *found = ended.stderr.split()
-        took.append(float(ms))
-        imported |= set(found)
-    assert not imported
-    assert min(took) < limit_ms
+    ended = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    took, *imported = ended.stderr.split()
+    return float(took), set(imported)
+
+
+@pytest.mark.parametrize(
+    ("code", "limit"),
+    [
+        ("import superopt", 0.8),
+        ("from superopt.cli import main; main(['list'])", 2.5),
+        ("from superopt.cli import main; main(['--help'])", 2.5),
+        ("from superopt.cli import main; main(['doctor'])", 2.5),
+    ],
+)
+def test_starting_is_quick_and_imports_nothing_heavy(code: str, limit: float) -> None:
+    """The limit is in starts that import numpy, which take longer on a slower machine, too."""
+    took, theirs = [], []
+    for _ in range(3):  # the best of three: the machine may be busy
+        seconds, imported = started(code)
+        assert not imported
+        took.append(seconds)
+        theirs.append(started("import numpy")[0])
+    assert min(took) < limit * min(theirs)
 
 
 def test_a_closed_stdout_is_no_traceback() -> None:
