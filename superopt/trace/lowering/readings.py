@@ -17,7 +17,7 @@ from superopt.trace.lowering.masks import choose
 from superopt.trace.lowering.table import lower
 from superopt.trace.run import TorchScalars
 
-__all__ = ["BORDERS", "Places", "joined", "read_dim", "side_by_side", "wrapped"]
+__all__ = ["joined", "lower_borders", "read_dim", "side_by_side"]
 
 _OUTSIDE = -1  # a place at which there is no element: the reading is 0 there
 _MOST_LINES = 8  # a reading along more lines than this is data movement, not algebra
@@ -25,6 +25,9 @@ _MOST_LINES = 8  # a reading along more lines than this is data movement, not al
 
 Places = Callable[[int, int, int], list[int]]
 """What names the places that are read of a dimension of a size, padded at its two ends."""
+
+Read = Callable[[Builder, Sym, int, Sequence[int]], Sym]
+"""What reads a dimension of a tensor at places, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,27 +223,27 @@ def replicated(size: int, before: int, after: int) -> list[int]:
     return [min(max(place, 0), size - 1) for place in range(-before, size + after)]
 
 
-BORDERS: dict[str, Places] = {"reflection": reflected, "replication": replicated}
-"""The places that paddings by a tensor's own elements read, by the names of their operators."""
+def lower_borders(read: Read, *, for_proof: bool = False) -> None:
+    """Register the paddings by a tensor's own elements, with how dimensions are read."""
+
+    def padded(b: Builder, x: Sym, pad: Sequence[int], places: Places) -> Sym:
+        for number, ends in enumerate(zip(pad[::2], pad[1::2], strict=True)):
+            at = len(x.dims) - 1 - number
+            x = read(b, x, at, places(b.shape(x)[at], *ends))
+        return x
+
+    def circular(b: Builder, x: Sym, pad: Sequence[int], mode: str, value: float | None = None) -> Sym:
+        if mode != "circular":
+            raise UnsupportedError(f"a padding of the kind {mode}")
+        return padded(b, x, pad, wrapped)
+
+    for kind, places in (("reflection", reflected), ("replication", replicated)):
+        names = (f"{kind}_pad{rank}d" for rank in (1, 2, 3))
+        lower(*names, for_proof=for_proof)(partial(padded, places=places))
+    lower("pad", for_proof=for_proof)(circular)
 
 
-@lower("pad")
-def _pad(b: Builder, x: Sym, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Sym:
-    """Return a tensor padded by its other end; where less than nothing is added, it is cut off before."""
-    if mode != "circular":
-        raise UnsupportedError(f"a padding of the kind {mode}")
-    return _bordered(b, x, pad, wrapped)
-
-
-def _bordered(b: Builder, x: Sym, pad: Sequence[int], places: Places) -> Sym:
-    for number, ends in enumerate(zip(pad[::2], pad[1::2], strict=True)):
-        at = len(x.dims) - 1 - number
-        x = read_dim(b, x, at, places(b.shape(x)[at], *ends))
-    return x
-
-
-for _kind, _places in BORDERS.items():
-    lower(*(f"{_kind}_pad{rank}d" for rank in (1, 2, 3)))(partial(_bordered, places=_places))
+lower_borders(read_dim)
 
 
 @lower("flip")

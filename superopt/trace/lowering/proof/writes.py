@@ -12,8 +12,8 @@ from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.layout import along
 from superopt.trace.lowering.masks import choose, pointwise, scale
-from superopt.trace.lowering.proof_indices import one_hot, required
-from superopt.trace.lowering.proof_moves import WHOLE, inside, moved
+from superopt.trace.lowering.proof.indices import one_hot, required
+from superopt.trace.lowering.proof.moves import WHOLE, inside, moved
 from superopt.trace.lowering.reduce import total
 from superopt.trace.lowering.table import LOWERINGS, flat, held, lower
 

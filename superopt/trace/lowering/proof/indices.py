@@ -14,7 +14,7 @@ import torch
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import add, pointwise, scale
-from superopt.trace.lowering.proof_extrema import extremum_at
+from superopt.trace.lowering.proof.extrema import extremum_at
 from superopt.trace.lowering.reduce import product, total
 from superopt.trace.lowering.table import as_sym, lower, takes_integers
 

@@ -5,7 +5,6 @@ Such a sum tells a proof what a flip or a padding does; as a way to run one it w
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
@@ -16,7 +15,7 @@ from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.layout import picked
 from superopt.trace.lowering.masks import choose
-from superopt.trace.lowering.readings import BORDERS, Places, wrapped
+from superopt.trace.lowering.readings import lower_borders
 from superopt.trace.lowering.reduce import total
 from superopt.trace.lowering.table import LOWERINGS, Lowering, flat, lower, takes_integers
 
@@ -289,21 +288,4 @@ for _name in ("view", "_unsafe_view", "reshape", "_reshape_alias"):
     lower(_name, for_proof=True)(otherwise(_name, _view))
 
 
-def _register_borders() -> None:
-    """Register paddings that repeat elements of the tensor itself."""
-
-    def padded(b: Builder, x: Sym, pad: Sequence[int], places: Places) -> Sym:
-        for number, ends in enumerate(zip(pad[::2], pad[1::2], strict=True)):
-            at = len(x.dims) - 1 - number
-            x = read_at(b, x, at, places(b.shape(x)[at], *ends))
-        return x
-
-    def circular(b: Builder, x: Sym, pad: Sequence[int], mode: str, value: float | None = None) -> Sym:
-        return padded(b, x, pad, wrapped)
-
-    for kind, places in BORDERS.items():
-        lower(*(f"{kind}_pad{rank}d" for rank in (1, 2, 3)), for_proof=True)(partial(padded, places=places))
-    lower("pad", for_proof=True)(circular)
-
-
-_register_borders()
+lower_borders(read_at, for_proof=True)

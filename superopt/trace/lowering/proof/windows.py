@@ -11,7 +11,7 @@ import torch
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.layout import picked
 from superopt.trace.lowering.masks import add, choose
-from superopt.trace.lowering.proof_moves import check_affordable, inside, moved
+from superopt.trace.lowering.proof.moves import check_affordable, inside, moved
 from superopt.trace.lowering.reduce import largest, product, total
 from superopt.trace.lowering.table import lower
 from superopt.trace.lowering.windows import (
