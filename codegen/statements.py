@@ -400,7 +400,8 @@ class _Lowering:
     def _between(self, value: int) -> Tensor:
         dtype = self.rounded.get(value, "f32")
         order = self._order(value)
-        order = order if value in self.called else read_as_lines(self.graph, value, order)
+        if value not in self.called:
+            order = read_as_lines(self.graph, value, order)
         return Tensor(value, self.names[value], dtype, order, None)
 
     def _order(self, value: int) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         return record
     from superopt.tune.measure import times_together
 
-    os.environ |= {"TORCHINDUCTOR_CACHE_DIR": str(Path(options.folder) / "inductor")}
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(options.folder) / "inductor")
     inductor()
     for _ in range(_SETTLED):
         ours()

@@ -205,11 +205,8 @@ def test_without_starts_a_case_takes_one_process(
     ("starts", "first", "again"),
     [
         (0, ["frozen in bert", "live in live", "frozen in bert"], ["frozen in bert"]),
-        (
-            1,
-            ["live in live", *["frozen in bert"] * 4],
-            ["frozen in bert"] * 4,
-        ),  # Inductor's starts among them
+        # With starts, Inductor's are among them.
+        (1, ["live in live", *["frozen in bert"] * 4], ["frozen in bert"] * 4),
     ],
 )
 def test_each_policy_decides_once_with_caches_of_its_own(

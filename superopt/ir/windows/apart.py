@@ -113,9 +113,7 @@ def windows_apart(graph: Graph) -> Apart | None:
         read = {axis for place in step.places for axis in place.axes}
         own = [axis for axis in source.axes if axis not in read]
         own += [axis for place in step.places for axis, _ in place.terms]
-        dims = tuple(
-            (axis,) for axis in dict.fromkeys(own)
-        )  # the value may have an axis of the window as well
+        dims = tuple((axis,) for axis in dict.fromkeys(own))  # the source may have an axis of the window, too
         ports[value] = Port(name, source.dtype, dims, constant=source.constant)
     inputs = (*graph.inputs, *ports.values())
     moved = {value: first + at for at, value in enumerate(ports)}
