@@ -38,12 +38,12 @@ from superopt.result.codec import read_result, returned
 from superopt.result.result import Result
 from superopt.rivals.ahead import Ahead
 from superopt.rivals.final import FinalRace, copies_of, final_race, withdrawn
-from superopt.rivals.rivals import products_of
+from superopt.rivals.rivals import EAGER, products_of
 from superopt.targets import Target, pick_target
 from superopt.trace import trace
 from superopt.trace.traced import Traced
 from superopt.tune import confirm
-from superopt.tune.measure import bytes_of
+from superopt.tune.measure import Times, bytes_of, times_together
 from superopt.verify.floats.compare import tensors_of
 from superopt.weights.kept import keep_only
 from superopt.workloads import WORKLOADS
@@ -61,11 +61,14 @@ __all__ = [
 log = logging.getLogger("superopt")
 
 Tell = Callable[[str], None]
+_Function = Callable[..., Any]
+_Inputs = tuple[Any, ...]
 
 _SURELY_COLD = 2  # inputs of this many times the last cache, read in turns, find nothing of themselves there
 # A call of ours takes a microsecond or two more than its races count, since it looks at modes and at what the
-# function reads. Only times below this show that; such programs are raced as they are called.
-_SHORT_US, _CALLED_S = 100.0, 0.3
+# function reads, and more yet where another program has used the caches. Only times below this show that;
+# programs of so few are raced as they are called.
+_SHORT_US, _CALLED_S, _CALLED_COPIES = 100.0, 0.4, 3
 _TUNED = {"quick": 8, "full": 32}  # candidates of a region in a file, the best predicted or measured before
 
 
@@ -206,17 +209,32 @@ def race(
 
 
 def as_called(best: Optimized, last: FinalRace, state: State) -> Optimized:
-    """Return a program, or PyTorch's where kernels win by less than it takes to call them on a CPU."""
+    """Return a program, or PyTorch's where kernels win by less than it takes to call them on a CPU.
+
+    Both are called as a user calls them, gradients on and between calls of other programs, which leave in the
+    caches what is theirs.
+    """
     rival, ours = last.best_rival, last.measurements.get("superopt")
     if best.winner != "superopt" or best.function is None or state.target.torch_device != "cpu":
         return best
     if ours is None or ours.median_us > _SHORT_US:
         return best
-    pair: dict[str, Callable[..., Any]] = {"superopt": best, rival: last.contenders[rival]}
-    with torch.no_grad(), state.clock.phase("race"), state.stoppable():
-        raced = confirm(pair, "superopt", rival, copies_of(state), seconds=_CALLED_S, level=1.0)
-        if raced.winner == rival and raced.sure:
-            measured = {**best.measurements, "superopt": raced.measurements["superopt"]}
+    pair: dict[str, _Function] = {"superopt": best, rival: last.contenders[rival]}
+    others = [torch.no_grad()(one) for name, one in last.contenders.items() if name not in pair]
+
+    def among_others(
+        pair: Mapping[str, _Function], copies: Sequence[_Inputs], *, seconds: float
+    ) -> dict[str, Times]:
+        all_of_them = {**pair, **{f"another {at}": one for at, one in enumerate(others)}}
+        return times_together(all_of_them, copies, seconds=seconds)
+
+    # PyTorch's compiled programs are compiled anew in a mode that they have not seen.
+    wanted = torch.enable_grad() if rival == EAGER.name else torch.no_grad()
+    with wanted, state.clock.phase("race"), state.stoppable():
+        copies = copies_of(state)[:_CALLED_COPIES]
+        raced = confirm(pair, "superopt", rival, copies, seconds=_CALLED_S, level=1.0, times=among_others)
+        if raced.winner == rival:
+            measured = {**best.measurements, **raced.measurements}
             result = replace(best.result, winner=rival, measurements=measured, ratio=None, interval=None)
             return Optimized(
                 best.function,

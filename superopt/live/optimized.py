@@ -264,7 +264,8 @@ class Optimized:
         for one in tensors:
             if one.requires_grad:
                 return True
-        return any(one.requires_grad for one in self.traced.constants.values())
+        held = self.traced.constants
+        return bool(held) and any(one.requires_grad for one in held.values())
 
     def _original(self, inputs: tuple[Any, ...], named: Mapping[str, Any], why: str) -> Any:
         """Compute by the original, and say why once."""

@@ -314,13 +314,20 @@ def slow(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return run
 
 
-def raced(best: Optimized, options: OptimizeOptions, us: float, eager: Callable[..., Tensor]) -> Optimized:
+def raced(
+    best: Optimized,
+    options: OptimizeOptions,
+    us: float,
+    eager: Callable[..., Tensor],
+    compiled: Callable[..., Tensor] | None = None,
+) -> Optimized:
     times = {"superopt": Measurement(us, us, us, 9), "eager": Measurement(2 * us, us, us, 9)}
+    contenders = {"eager": eager, **({"torch.compile": compiled} if compiled else {})}
     torch.manual_seed(0)
     inputs = tuple(torch.randn(shape) for shape in SHAPES)
     state = State(best.function, best.traced, inputs, best.target, options, Limits(1.0))
     with state.ready():
-        return as_called(best, FinalRace({"eager": eager}, times), state)
+        return as_called(best, FinalRace(contenders, times), state)
 
 
 @pytest.fixture
@@ -343,6 +350,20 @@ def test_kernels_that_lose_by_what_a_call_takes_are_not_returned(best, quick, ra
 
 def test_kernels_that_win_as_they_are_called_stay(best, quick) -> None:
     assert raced(best, quick, 9.0, slow(best.function)) is best
+
+
+def test_the_race_of_calls_is_in_the_modes_of_calls(best, quick) -> None:
+    modes: dict[str, set[bool]] = {"eager": set(), "torch.compile": set()}
+
+    def noting(name: str) -> Callable[..., Tensor]:
+        def run(*inputs: Tensor) -> Tensor:
+            modes[name].add(torch.is_grad_enabled())
+            return best.function(*inputs)
+
+        return run
+
+    raced(best, quick, 9.0, noting("eager"), noting("torch.compile"))
+    assert modes == {"eager": {True}, "torch.compile": {False}}  # a compiled program would be compiled anew
 
 
 @pytest.mark.usefixtures("slow_calls")
