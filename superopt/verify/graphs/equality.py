@@ -16,8 +16,8 @@ from superopt.verify.field.residues import mix_seed
 from superopt.verify.graphs.align import Aligned, align_graphs
 from superopt.verify.graphs.decided import decide_orders
 from superopt.verify.graphs.facts import Facts
-from superopt.verify.graphs.rounds import LATE, Finding, random_rounds
-from superopt.verify.graphs.setting import Setting
+from superopt.verify.graphs.rounds import Finding, random_rounds
+from superopt.verify.graphs.setting import OutOfTimeError, Setting
 from superopt.verify.graphs.shared import cut_equal, cut_shared, same_outputs
 from superopt.verify.graphs.ties import tied_rounds
 from superopt.verify.graphs.trials import Tally
@@ -32,6 +32,7 @@ _VARIANTS = (0, 1)
 _DEFINED = 4000
 _SHARE = 0.1  # of the time that is left, for the proof of one inner value
 _LEAST_S = 0.2  # seconds that it gets in any case
+_LATE = "the time for proofs was over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ def _equal(a: Graph, b: Graph, effort: _Effort) -> Verdict:
     left, right = aligned.left, aligned.right
     if same_outputs(left, right):
         return _same(aligned, effort.seed)
+    if effort.is_over():
+        return Verdict("unknown", notes=(_LATE,), seed=effort.seed)
     if reads_windows(a) or reads_windows(b):
         return _through_windows(a, b, effort)
     if plain := plain_integers(left, right):
@@ -192,14 +195,19 @@ def _decide(facts: Facts, effort: _Effort, *, sealed: bool, ranked: bool = False
     witness = None
     exact = True
     for variant in _VARIANTS:
-        setting = Setting(facts, variant, effort.seed, effort.bits, sealed=sealed, ranked=ranked)
         tally = Tally()
-        finding = _compared(setting, tally, effort)
+        try:
+            setting = Setting(
+                facts, variant, effort.seed, effort.bits, sealed=sealed, ranked=ranked, end=effort.end
+            )
+            exact &= setting.exact
+            finding = _compared(setting, tally, effort.trials)
+        except OutOfTimeError:
+            finding = Finding(notes=(_LATE,))
         witness = finding.witness
         total += tally.kept
         notes |= dict.fromkeys(finding.notes)
         bounds.append(finding.error)
-        exact &= setting.exact
         if witness is not None or finding.error is None or finding.error > ENOUGH:
             break  # another choice of sizes would not make them equal
     known = [bound for bound in bounds if bound is not None]
@@ -225,16 +233,13 @@ def _decide(facts: Facts, effort: _Effort, *, sealed: bool, ranked: bool = False
     )
 
 
-def _compared(setting: Setting, tally: Tally, effort: _Effort) -> Finding:
+def _compared(setting: Setting, tally: Tally, trials: int | None) -> Finding:
     """Return the finding of all trials of one setting."""
-    if effort.is_over():
-        return LATE
+    setting.check_time()
     if setting.obstacle:
         return Finding(notes=(f"no proof was tried: {setting.obstacle}",))
-    found = random_rounds(setting, tally, effort.trials, effort.end)
+    found = random_rounds(setting, tally, trials)
     if found.error is None or found.error > ENOUGH or not tally.met:
         return found
-    if effort.is_over():
-        return LATE
     tied = tied_rounds(setting, tally, found.error)
     return replace(tied, notes=(*found.notes, *tied.notes))

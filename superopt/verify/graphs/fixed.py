@@ -33,9 +33,9 @@ def _is_wrong(made: Comparison, drawn: Field) -> bool:
     prime = np.uint64(drawn.primes[made.level])
     difference = (made.b + (prime - made.a % prime)) % prime
     known = (made.a < UNDEFINED) & (made.b < UNDEFINED) & (difference != 0)
-    trials = np.broadcast_to(np.arange(drawn.trials).reshape(-1, *(1,) * (difference.ndim - 1)), known.shape)
-    pairs = np.unique(np.stack([difference[known], trials[known].astype(np.uint64)]), axis=1)
-    found, counts = np.unique(pairs[0], return_counts=True)
+    numbers = np.arange(drawn.trials, dtype=np.uint64).reshape(-1, *(1,) * (difference.ndim - 1))
+    pairs = np.unique((difference * np.uint64(drawn.trials) + numbers)[known])
+    found, counts = np.unique(pairs // np.uint64(drawn.trials), return_counts=True)
     told = known_steps(drawn.source.fixed_numbers, drawn.primes)[made.level][0]
     fixed = found[(counts >= _ALIKE) & ~np.isin(found, told)]
     ways = signs(fixed, int(prime))

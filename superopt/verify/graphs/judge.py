@@ -24,6 +24,7 @@ from superopt.verify.graphs.facts import Facts
 __all__ = ["Judge"]
 
 _LOOKED_AT = 16  # elements of an output in each trial
+_AT_ONCE = 1 << 21  # elements that those looked at may rest on, of all trials together
 _Needs = dict[int, list[NDArray[np.bool_] | None] | None]
 
 
@@ -34,6 +35,7 @@ class Judge:
         self.graphs = facts.graphs
         self.tiny = tiny
         self.counts = [self._count(output) for output in self.graphs[0].outputs]
+        self._largest = max(elements(graph, tiny.sizes) for graph in self.graphs)
         self._needs: list[_Needs] = []
 
     def _count(self, output: Output) -> int:
@@ -43,10 +45,14 @@ class Judge:
     @property
     def bits(self) -> float:
         """The bits of luck that it takes to look at an element that differs; infinite if it is too large."""
-        largest = max(elements(graph, self.tiny.sizes) for graph in self.graphs)
-        if any(count * largest > MOST_NEEDED for count in self.counts):
+        if any(count * self._largest > MOST_NEEDED for count in self.counts):
             return inf
         return max((log2(max(count / _LOOKED_AT, 1)) for count in self.counts), default=0.0)
+
+    @property
+    def at_once(self) -> int:
+        """The number of trials that surely can be judged together; mostly many more can."""
+        return max(1, _AT_ONCE // (self._largest * sum(min(count, _LOOKED_AT) for count in self.counts) or 1))
 
     def possible(self, drawn: Field, differ: list[NDArray[np.bool_]]) -> list[NDArray[np.bool_]]:
         """Return which of the given differences are possible."""

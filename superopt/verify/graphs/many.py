@@ -22,7 +22,7 @@ def equal_to_all(
 
     The graphs have the goal's ports, though they may write an axis as a product of others. Without a
     `seed` the random tests are fresh. Within so many `seconds` graphs are compared, together or
-    alone, or left unknown; one that takes long leaves time to those after it.
+    alone, or left unknown; one that takes long leaves time to those after it. Nothing is begun afterwards.
     """
     if not graphs:
         return []
@@ -38,7 +38,7 @@ def equal_to_all(
         if together.equal:
             return [together] * len(graphs)
     # A single unequal graph makes the verdict on all of them unequal: each is compared alone.
-    return [equal_graphs(goal, graph, seed=seed, end=_share(end)) for graph in graphs]
+    return [equal_graphs(goal, graph, seed=seed, end=min(_share(end), end)) for graph in graphs]
 
 
 def _share(end: float) -> float:

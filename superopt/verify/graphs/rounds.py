@@ -1,15 +1,13 @@
 """Rounds: random trials of two graphs, drawn until the chance of error is small enough."""
 
 from dataclasses import dataclass
-from math import inf
-from time import perf_counter
 
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.graphs.setting import Setting
 from superopt.verify.graphs.trials import Tally, batches, compare
 from superopt.verify.verdict import Witness
 
-__all__ = ["LATE", "Finding", "random_rounds"]
+__all__ = ["Finding", "random_rounds"]
 
 _MOST_DRAWS = 1 << 20  # trials times elements of the cheapest root
 _ROUNDS = 12
@@ -25,11 +23,7 @@ class Finding:
     notes: tuple[str, ...] = ()
 
 
-LATE = Finding(notes=("the time for proofs was over",))
-"""What is found where the time is over before enough trials were made."""
-
-
-def random_rounds(setting: Setting, tally: Tally, trials: int | None, end: float = inf) -> Finding:
+def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding:
     """Compare on numbers drawn at random, which are never equal by accident."""
     roots = setting.roots
     wanted = trials or setting.wanted(_per_trial(setting, tally, 1.0))
@@ -38,11 +32,9 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None, end: float
     for number in range(_ROUNDS):
         found = tally.rooted
         drawn = setting.field(number, count)
-        witness = _round(setting, drawn, tally, wanted, fixed=trials is not None, end=end)
+        witness = _round(setting, drawn, tally, wanted, fixed=trials is not None)
         if witness is not None:
             return Finding(witness)
-        if perf_counter() > end:
-            return LATE
         if trials is None:
             wanted = setting.wanted(_per_trial(setting, tally, tally.share))
         if tally.kept >= wanted or (number and tally.rooted and not tally.kept):
@@ -56,9 +48,7 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None, end: float
     return _concluded(setting, tally)
 
 
-def _round(
-    setting: Setting, drawn: Field, tally: Tally, wanted: int, *, fixed: bool, end: float
-) -> Witness | None:
+def _round(setting: Setting, drawn: Field, tally: Tally, wanted: int, *, fixed: bool) -> Witness | None:
     """Compare the good trials of one field; where not so many are asked for, until one is dismissed first.
 
     From then on each trial says less, and how many are wanted is worked out anew.
@@ -71,7 +61,7 @@ def _round(
         witness = compare(setting, batch, tally)
         if witness is not None:
             return witness
-        if tally.kept >= wanted or (tally.dismissed and not dismissed and not fixed) or perf_counter() > end:
+        if tally.kept >= wanted or (tally.dismissed and not dismissed and not fixed):
             break
     return None
 

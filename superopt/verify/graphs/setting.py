@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from math import log2
+from math import inf, log2
+from time import perf_counter
 
 from superopt.ir import Graph
 from superopt.verify.bounds.bound import Bound, error_bound
@@ -20,7 +21,7 @@ from superopt.verify.graphs.fixed import FIXED_TRIALS, has_wrong_orders
 from superopt.verify.graphs.judge import Judge
 from superopt.verify.verdict import ENOUGH
 
-__all__ = ["Setting"]
+__all__ = ["OutOfTimeError", "Setting"]
 
 _LEAST_TRIALS = 8
 _DOUBTFUL_TRIALS = 256  # trials where equality is out of reach and only a difference can be found
@@ -33,11 +34,26 @@ _CLASS_ROUND = 1000
 _FIXED_ROUND = 4000
 
 
+class OutOfTimeError(Exception):
+    """The time for a proof was over before it ended."""
+
+
 class Setting:
-    """One choice of tiny sizes, levels and primes, with the bound on the error of one trial."""
+    """One choice of tiny sizes, levels and primes, with the bound on the error of one trial.
+
+    What is compared in it ends, by an OutOfTimeError, soon after `end`.
+    """
 
     def __init__(
-        self, facts: Facts, variant: int, seed: int, bits: int, *, sealed: bool, ranked: bool = False
+        self,
+        facts: Facts,
+        variant: int,
+        seed: int,
+        bits: int,
+        *,
+        sealed: bool,
+        ranked: bool = False,
+        end: float = inf,
     ) -> None:
         self.facts = facts
         self.variant = variant
@@ -45,6 +61,7 @@ class Setting:
         self.sealed = sealed
         self.ranked = ranked  # whether the field is sealed and its maxima choose by random ranks
         self._bits = bits
+        self._end = end
         left, right = facts.graphs
         logarithms = facts.logarithms and not sealed
         limit = 3 if logarithms else len(HIGHEST)
@@ -56,6 +73,7 @@ class Setting:
             self._choose(smallest=True)
 
     def _choose(self, *, smallest: bool = False) -> None:
+        self.check_time()
         facts = self.facts
         left, right = facts.graphs
         self.tiny = tiny_sizes(
@@ -104,6 +122,11 @@ class Setting:
         bits, numbers = rank_bits(*self.facts.graphs, self.tiny)
         # Any of the numbers may by accident be the one that another graph chose.
         return replace(bound, leaves=bound.leaves * (numbers + 1), bits=bits, outcomes=bits)
+
+    def check_time(self) -> None:
+        """Raise OutOfTimeError where the time is over."""
+        if perf_counter() > self._end:
+            raise OutOfTimeError
 
     @property
     def obstacle(self) -> str:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from math import ceil
+from time import perf_counter
 from typing import TypeAlias
 
 import numpy as np
@@ -20,6 +21,10 @@ __all__ = ["Tally", "batches", "compare"]
 _Pairs: TypeAlias = list[tuple[Residues, Residues]]
 _SPARE = 1.05
 _JUDGED = 256  # the most disagreeing trials whose orders are judged
+_JUDGING_S, _MORE = (
+    0.8,
+    8,
+)  # about the seconds that trials take together, and how many times as many are tried
 
 
 @dataclass(slots=True)
@@ -57,6 +62,7 @@ def batches(
 
 def compare(setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True) -> Witness | None:
     """Return a place where the programs differ in some trial whose comparisons real numbers could have."""
+    setting.check_time()
     pairs, raised = _outputs(setting, drawn)
     for site, (_, tied, _) in drawn.met.items():
         tally.met[site] += int(tied)
@@ -80,7 +86,7 @@ def compare(setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True
         # Trials behind the last judged one are not counted: nobody looked at them.
         end = int(places[_JUDGED]) if places.size > _JUDGED else end
         places = places[:_JUDGED]
-        differ = setting.judge.possible(drawn.take(places), [one[places] for one in differ])
+        differ = _possible(setting, drawn, places, differ)
         pairs = [(u[places], v[places]) for u, v in pairs]
         sound = np.array([one.reshape(places.size, -1).any(axis=1) for one in differ]).any(axis=0)
         tally.dismissed += int((~sound).sum())
@@ -88,6 +94,22 @@ def compare(setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True
     tally.compared += end
     tally.kept += int(whole[:end].sum())
     return _witness(setting, int(places[0]), pairs, differ) if places.size else None
+
+
+def _possible(
+    setting: Setting, drawn: Field, places: NDArray[np.intp], differ: list[NDArray[np.bool_]]
+) -> list[NDArray[np.bool_]]:
+    """Return which differences in some trials real numbers could have, as many at once as are quick."""
+    parts = []
+    count = setting.judge.at_once
+    while places.size:
+        setting.check_time()
+        start = perf_counter()
+        some, places = places[:count], places[count:]
+        parts.append(setting.judge.possible(drawn.take(some), [one[some] for one in differ]))
+        if perf_counter() - start < _JUDGING_S / _MORE:
+            count *= _MORE
+    return [np.concatenate(of_output) for of_output in zip(*parts, strict=True)]
 
 
 def _outputs(setting: Setting, drawn: Field) -> tuple[_Pairs, list[NDArray[np.bool_]]]:
