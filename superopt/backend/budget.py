@@ -131,20 +131,32 @@ def _share(
         if ledger.spent_s - start < 2 * most:
             race.expect()
         begun = begun or race.compile_ahead(warm_up)
+    heavy = {digest: of[0].subgraph.piece.heavy for digest, of in alike.items()}
     took: list[float] = []  # seconds for each matmul and reduction
+
+    def is_late(digest: str, *, search: bool) -> bool:
+        """Whether too little time is left to finish a region."""
+        each = (_SEARCHED * _longest(took) if search else _LATER * min(took)) if took else 0.0
+        return ledger.left_s < heavy[digest] * each
+
     for search in (False, True):
         order, gains = by_gain(hoped=not search)
+        waiting = [digest for digest in order if not races[digest].settled]
+        # Where no search is sure to end in time, one is begun all the same: nothing else needs the time.
+        enough = search and ledger.left_s >= _ENOUGH_S[search]
+        all_late = enough and all(is_late(digest, search=True) for digest in waiting)
+        only = waiting[0] if all_late and waiting else None
         for at, digest in enumerate(order):
-            before, left, heavy = ledger.spent_s, ledger.left_s, alike[digest][0].subgraph.piece.heavy
-            if took and left < heavy * (_SEARCHED * _longest(took) if search else _LATER * min(took)):
-                left = 0.0  # too little time is left to finish this region
+            before, left = ledger.spent_s, ledger.left_s
+            if digest != only and is_late(digest, search=search):
+                left = 0.0
             rest = sum(gains[one] for one in order[at:]) or 1.0
-            fair = max(gains[digest] / rest, 1 / (len(order) - at))
+            fair = 1.0 if digest == only else max(gains[digest] / rest, 1 / (len(order) - at))
             tried = races[digest].tried(
                 max(left * fair, min(left, _ENOUGH_S[search])), first_runs, search=search
             )
             if not search and ledger.spent_s > before:
-                took.append((ledger.spent_s - before) / heavy)
+                took.append((ledger.spent_s - before) / heavy[digest])
             if tried.taken and not taken.issuperset(nodes := _nodes(alike[digest])):
                 ledger.relieved(taken | nodes, before=taken)
                 taken |= nodes

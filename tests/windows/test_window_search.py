@@ -65,6 +65,39 @@ def test_a_convolution_is_a_product_of_matrices_and_a_sum_of_shifts() -> None:
     check_kernels(forms[OFFSET], tensors, expected)
 
 
+def test_a_transposed_convolution_is_a_product_of_matrices_and_a_sum_of_shifts() -> None:
+    def transposed(x: Tensor, w: Tensor) -> Tensor:
+        return F.conv_transpose2d(x, w, stride=2, padding=1)
+
+    torch.manual_seed(0)
+    inputs = torch.randn(1, 64, 14, 14), torch.randn(64, 32, 4, 4)
+    options = SearchOptions(seed=1, max_graphs=100, seconds=600)
+    [region] = search(transposed, *inputs, options=options).regions
+    products = [one.graph for one in region.found if _is_a_product_first(one.graph)]
+    assert products
+    assert all(one.verdict.equal for one in region.found)
+    expected = transposed(*(one.double() for one in inputs))
+    for graph in products:
+        named = {port.name: one.double() for port, one in zip(graph.inputs, inputs, strict=True)}
+        [found] = run_graph(graph, named).values()
+        torch.testing.assert_close(found, expected)
+        kernels = CppMuGraph(with_rounding(fuse(graph)), {})
+        [made] = kernels.in_order(inputs)
+        torch.testing.assert_close(made.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def _is_a_product_first(graph: Graph) -> bool:
+    """Whether whole tensors are multiplied first, and windows of the product summed."""
+    first, *rest = graph.steps
+    inputs = range(len(graph.inputs))
+    return (
+        first.op == "contract"
+        and set(first.inputs) == set(inputs)
+        and {step.op for step in rest} == {"window", "sum"}
+        and not any(at in step.inputs for step in rest for at in inputs)
+    )
+
+
 def test_the_order_of_places_makes_no_other_graph() -> None:
     turned = CONV3X3.replace("h1 = h + r - 1, w1 = w + s - 1", "w1 = w + s - 1, h1 = h + r - 1")
     assert turned != CONV3X3

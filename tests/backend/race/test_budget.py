@@ -320,6 +320,24 @@ def test_what_the_first_region_waits_for_leaves_no_other_unsearched(
     assert given == [(False, True)] * 3 + [(True, True)] * 3
 
 
+@pytest.mark.usefixtures("no_guard")
+def test_where_no_search_is_sure_to_end_one_takes_all_the_time(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    given = []
+
+    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
+        given.append((search, seconds))
+        self.ledger.spent_s += 8.0 if seconds else 0.0
+        return self.blank
+
+    monkeypatch.setattr(RegionRace, "tried", tried)
+    owner = ledger(budget_s=36.0, cache=False)
+    budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
+    assert [search for search, _ in given] == [False] * 3 + [True] * 3
+    assert [seconds for _, seconds in given[3:]] == [12.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("speedup", "sure", "taken", "why"),
     [
