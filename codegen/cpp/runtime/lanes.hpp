@@ -79,4 +79,18 @@ INLINE inline void along(index_t count, Body body) {
     if (at < count) body(at, count - at, 0);
 }
 
+template <bool HOLDS>
+struct Known {
+    constexpr operator bool() const { return HOLDS; }
+};
+
+// Run what is told whether something holds; it is compiled for both cases.
+template <class Body>
+INLINE inline void either(bool holds, Body body) {
+    if (holds)
+        body(Known<true>{});
+    else
+        body(Known<false>{});
+}
+
 }  // namespace superopt

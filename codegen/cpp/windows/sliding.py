@@ -1,6 +1,7 @@
 """Sliding: nests that sum over the short axes of windows vector by vector, each sum in a register."""
 
 from collections.abc import Collection
+from contextlib import nullcontext
 from math import prod
 
 from superopt.codegen.cpp.expressions import Text
@@ -56,7 +57,10 @@ class _SlidingPrinter(NestPrinter):
                     if one.step.op == "max":
                         tiles.line(f"start({self._register(one)}, -infinity);")
                 self._note_whole(inner)
-                with tiles.loops(self.reduced[:-1]):
+                whole = " && ".join(self.whole.values())
+                self.whole = {value: f"(all_whole || {flag})" for value, flag in self.whole.items()}
+                head = f"either({whole}, [&](auto all_whole) INLINE" if whole else ""
+                with tiles.block(head, end=");") if whole else nullcontext(), tiles.loops(self.reduced[:-1]):
                     tiles.line(f"#pragma GCC unroll {_UNROLLED}")
                     with tiles.loops(self.reduced[-1:]):
                         self._read(inner, pointers, vector=False)

@@ -33,6 +33,20 @@ INLINE inline Vec load_edge(const float* from, index_t stride, index_t count, in
     const Vec low = load_masked(from, wide), high = load_masked(from + lanes, wide >> 16);
     return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
 }
+#elif defined(__AVX__)
+INLINE inline Vec load_edge(const float* from, index_t stride, index_t count, index_t first, index_t step, index_t size) {
+    if (step <= 0 || stride > 2 || stride < 1) return load_some(from, stride, count, first, step, size);
+    const int32_t begin = int32_t(most(0, first >= 0 ? 0 : least(lanes, (step - 1 - first) / step)));
+    const int32_t end = int32_t(least(count, least(lanes, (size - first + step - 1) / step)));
+    if (begin >= end) return Vec{};
+    const auto number = lane_numbers();
+    if (stride == 1) return __builtin_ia32_maskloadps256((const Vec*)from, (number >= begin) & (number < end));
+    const auto low_lane = number / 2, high_lane = low_lane + lanes / 2, even = (number & 1) - 1;
+    const Vec low = __builtin_ia32_maskloadps256((const Vec*)from, even & (low_lane >= begin) & (low_lane < end));
+    const Vec high =
+        __builtin_ia32_maskloadps256((const Vec*)(from + lanes), even & (high_lane >= begin) & (high_lane < end));
+    return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14);
+}
 #endif
 
 template <class T>
