@@ -6,7 +6,7 @@ shorter time is hidden beneath the longer.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log, prod
 
 from superopt.codegen.cpp.config import FEW, CppConfig
@@ -199,7 +199,7 @@ class _Model:
         """Return the touch of a tile, of which so many bytes lie in one piece; scattered ones take longer."""
         source = self.at.source(value)
         axes = self.at.axes[value]
-        size = self.at.volume(axes) * self.at.bytes_of(value)
+        size = self.at.positions(value) * self.at.bytes_of(value)
         if source not in self.shared:
             return Touch(str(source), frozenset(), size)
         run = self.at.run(value, self.walked, inside) if run is None else run
@@ -311,10 +311,24 @@ class _Model:
         if vector is None:
             single = rates.SCALAR * core.cycle * len(nest.statements)
             return rows * (found.start + found.vector + single)
+        if nest.slides:
+            return self._sliding(nest, vector)
         results = prod(at.extent(axis) for axis in order[:-1] if axis not in nest.reduced)
         extent = at.extent(vector)
         last = found.last if extent % core.lanes else 0.0
         return rows * (found.start + ceil(extent / core.lanes) * found.vector + last) + results * found.result
+
+    def _sliding(self, nest: Nest, vector: str) -> float:
+        """Return the time of sums over windows, which stay in registers while all taps are added."""
+        at, core = self.at, self.core
+        taps = prod(map(at.extent, nest.reduced))
+        rows = prod(at.extent(axis) for axis in nest.axes - nest.reduced - {vector})
+        whole = self._row(nest, vector)
+        inner = self._row(replace(nest, rest=[]), vector).vector
+        vectors = ceil(at.extent(vector) / core.lanes)
+        edges = min(vectors, rates.EDGES) * taps * rates.EDGE * core.cycle
+        each = taps * (inner + rates.LOAD) + whole.vector - inner
+        return rows * (whole.start + vectors * each + edges)
 
     def _row(self, nest: Nest, vector: str | None) -> _Row:
         """Return what the rows of a nest take whose vectors lie along an axis."""
@@ -345,7 +359,7 @@ class _Model:
             elif vector is not None and vector in nest.reduced:
                 lanes = rates.MAX_LANE * core.lanes if one.step.op == "max" else rates.SUM_LANES
                 row.result += lanes * core.cycle
-            elif not nest.stands:  # sums lie in memory, and are read and written for each term
+            elif not (nest.stands or nest.slides):  # sums lie in memory, read and written for each term
                 row.vector += rates.LOAD + rates.STORE
                 row.last += pieces
         return row

@@ -45,6 +45,19 @@ class Layout:
         """Return the positions of a tile along some axes."""
         return prod(self.extent(axis) for axis in axes if axis not in self.single)
 
+    def positions(self, value: int) -> float:
+        """Return the positions of memory of a tile of a value; windows that overlap share theirs."""
+        axes, step = self.axes[value], self.graph.step_of(value)
+        read = self.volume(axes)
+        if step is None or step.op != "window":
+            return read
+        sliding = {axis for place in step.places for axis, _ in place.terms}
+        spans = 1.0
+        for place in step.places:
+            span = 1 + sum(abs(factor) * (self.extent(axis) - 1) for axis, factor in place.terms)
+            spans *= min(span, prod(self.sizes[axis] for axis in place.axes))
+        return min(read, spans * self.volume(axes - sliding))
+
     def in_order(self, axes: Iterable[str]) -> list[str]:
         """Return the axes of a tile in the order in which it is laid out, without those of one position."""
         rank = {axis: at for at, axis in enumerate(self.plan.order)}

@@ -30,6 +30,7 @@ CONVERT = 1.5  # a vector in half precision, read or written
 GATHER = 24.0  # a vector whose numbers lie apart
 ROW = 12.0  # the start of an innermost loop
 REST = 12.0  # a last vector that is not full
+EDGES, EDGE = 2, 4.0  # vectors of a row that windows reach out of, and what each tap of theirs takes more
 PIECES = 6.0  # the store of such a vector by a core without masks for its lanes
 SUM_LANES = 25.0  # the sum of the lanes of a vector
 MAX_LANE = 5.5  # each lane of a maximum, taken one after the other
