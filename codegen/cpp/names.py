@@ -15,7 +15,8 @@ Matrix Panels Scratch lanes registers infinity index_t least most splat bits flo
 write load store truth where keep maximum minimum clamped absolute copy_sign each sqrt sin cos pow exp tanh
 erf expm1 floor log log2 log1p fold sum largest first_lanes fill rescale contract contract_pairs packed
 scratch threads turn along all_lanes start INLINE LINED LINED_ONLY run kernel std superopt
-load_window read_inside inside either all_whole no_end Divisor rough_quotient prefetch Gathered contract_gathered
+load_window read_inside inside either Known all_whole no_end Divisor rough_quotient prefetch Gathered
+contract_gathered
 """
 _TAKEN = frozenset(_KEYWORDS.split())
 _DERIVED = (
