@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Case", "random_case"]
+__all__ = ["IMAGE", "READINGS", "TAPS", "Case", "random_case"]
 
 _CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
 _TRANSPOSED: tuple[Any, ...] = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
@@ -135,3 +135,18 @@ def _pool(random: Random, dtype: torch.dtype) -> Case:
         return pool(x * scale, kernel, **settings)
 
     return Case(function, (x,), f"{pool.__name__} {kernel} {settings} of {list(x.shape)}")
+
+
+IMAGE, TAPS = torch.Size((2, 4, 9, 7)), torch.Size((4, 4, 3, 3))
+READINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "circular": lambda x, w: F.conv2d(F.pad(x, (1, 1, 1, 1), mode="circular"), w),
+    "reflect": lambda x, w: F.conv2d(F.pad(x, (2, 2, 2, 2), mode="reflect"), w, dilation=2).relu(),
+    "replicate": lambda x, w: F.conv2d(F.pad(x, (1, 1, 1, 1), mode="replicate"), w, stride=2),
+    "flip": lambda x, w: F.conv2d(x.flip(2), w.flip((2, 3)), padding=1),
+    "folded": lambda x, w: F.fold(F.unfold(x, 3, padding=1) * w[0, 0, 0, 0], (9, 7), 3, padding=1),
+    "strided": lambda x, w: F.fold(
+        F.unfold(x, 3, padding=1, stride=2) * w[0, 0, 0, 0], (9, 7), 3, padding=1, stride=2
+    ),
+    "rest": lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1),
+}
+"""Programs of an image and taps, of which some read dimensions at places that several lines give."""

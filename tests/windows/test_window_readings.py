@@ -14,6 +14,7 @@ from superopt.ir import fuse
 from superopt.precision import with_rounding
 from superopt.trace import trace
 from superopt.verify.graphs.equality import equal_graphs
+from tests.windows.convolutions import IMAGE, READINGS, TAPS
 
 _MODES = ("circular", "reflect", "replicate")
 
@@ -108,30 +109,16 @@ def test_readings_of_readings_are_one() -> None:
     assert wrapped == graph(lambda x: F.pad(x, (2, 2), mode="circular") + 1)
 
 
-_X, _W = torch.Size((2, 4, 9, 7)), torch.Size((4, 4, 3, 3))
-_PROGRAMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "circular": lambda x, w: F.conv2d(F.pad(x, (1, 1, 1, 1), mode="circular"), w),
-    "reflect": lambda x, w: F.conv2d(F.pad(x, (2, 2, 2, 2), mode="reflect"), w, dilation=2).relu(),
-    "replicate": lambda x, w: F.conv2d(F.pad(x, (1, 1, 1, 1), mode="replicate"), w, stride=2),
-    "flip": lambda x, w: F.conv2d(x.flip(2), w.flip((2, 3)), padding=1),
-    "folded": lambda x, w: F.fold(F.unfold(x, 3, padding=1) * w[0, 0, 0, 0], (9, 7), 3, padding=1),
-    "strided": lambda x, w: F.fold(
-        F.unfold(x, 3, padding=1, stride=2) * w[0, 0, 0, 0], (9, 7), 3, padding=1, stride=2
-    ),
-    "rest": lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1),
-}
-
-
-@pytest.mark.parametrize("name", _PROGRAMS)
+@pytest.mark.parametrize("name", READINGS)
 def test_kernels_compute_what_is_read_at_lines(name: str) -> None:
     torch.manual_seed(0)
-    given = {"x": torch.randn(_X), "w": torch.randn(_W)}
-    traced = trace(_PROGRAMS[name], *given.values())
+    given = {"x": torch.randn(IMAGE), "w": torch.randn(TAPS)}
+    traced = trace(READINGS[name], *given.values())
     [region] = traced.program.regions
     known = dict(zip((port.name for port in traced.program.inputs), given.values(), strict=True))
     kernels = CppMuGraph(with_rounding(fuse(region.graph)), {})
     [found] = kernels.in_order([known[port.name] for port in region.graph.inputs])
-    expected = _PROGRAMS[name](*(one.double() for one in given.values()))
+    expected = READINGS[name](*(one.double() for one in given.values()))
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -150,12 +137,12 @@ _WRONG: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", _PROGRAMS)
+@pytest.mark.parametrize("name", READINGS)
 def test_what_is_read_elsewhere_is_not_equal(name: str) -> None:
-    x, w = torch.empty(_X), torch.empty(_W)
+    x, w = torch.empty(IMAGE), torch.empty(TAPS)
     right, again, wrong = (
         trace(one, x, w).program.regions[0].graph
-        for one in (_PROGRAMS[name], lambda x, w: _PROGRAMS[name](x, w) * 1, _WRONG[name])
+        for one in (READINGS[name], lambda x, w: READINGS[name](x, w) * 1, _WRONG[name])
     )
     assert equal_graphs(right, again, seed=1).equal
     assert not equal_graphs(right, wrong, seed=1).equal

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.backend.conftest import Host, quick_kernels, taken
-from tests.windows.convolutions import random_case
+from tests.windows.convolutions import IMAGE, READINGS, TAPS, random_case
 
 __all__ = ["quick_kernels", "taken"]
 
@@ -87,6 +87,23 @@ def test_many_random_programs_agree_with_float64(taken: list[Any], start: int) -
     for seed in range(start, start + 20):
         _check(taken, seed)
     assert taken
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_what_is_read_at_lines_agrees_with_float64(taken: list[Any], name: str) -> None:
+    torch.manual_seed(0)
+    inputs = [torch.randn(shape, requires_grad=True) for shape in (IMAGE, TAPS)]
+    wide = [one.detach().double().requires_grad_() for one in inputs]
+    found = torch.compile(READINGS[name], backend=Host(), dynamic=False)(*inputs)
+    expected = READINGS[name](*wide)
+    torch.testing.assert_close(found.double(), expected, **_ROOM)
+    seeds = torch.randn_like(expected)
+    expected.backward(seeds)
+    found.backward(seeds.float())
+    for one, other in zip(inputs, wide, strict=True):
+        assert one.grad is not None
+        torch.testing.assert_close(one.grad.double(), other.grad, **_ROOM)
+    assert taken or name in ("folded", "strided")  # PyTorch adds what is folded at places that a tensor holds
 
 
 @pytest.mark.parametrize(("channels", "regions"), [(8, 2), (1, 1)])

@@ -5,7 +5,7 @@ import torch
 from compiling import compile_ahead
 
 from superopt.trace import trace
-from tests.windows.convolutions import random_case
+from tests.windows.convolutions import IMAGE, READINGS, TAPS, random_case
 
 _TEXT = """graph conv
 axes {axes}
@@ -72,6 +72,14 @@ def test_windows_are_read_as_tensors_lie(agrees, layout):
 @pytest.mark.parametrize("seed", [0, 2, 5, 8, 12])
 def test_random_convolutions_and_pools(agrees, seed):
     assert _agree(agrees, [seed])
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_kernels_read_at_lines(agrees, name):
+    regions = trace(READINGS[name], torch.empty(IMAGE), torch.empty(TAPS)).program.regions
+    assert regions
+    for number, region in enumerate(regions):
+        agrees("text", text=str(region.graph), domain=[-1.0, 1.0], configs=_CHOICES[number])
 
 
 @pytest.mark.slow
