@@ -26,6 +26,7 @@ FIRST_S = 2.0
 
 # A region gets at least this, as written and after a search: better to decide a few than to begin all.
 _ENOUGH_S = (5.0, 10.0)
+_KEPT_BACK = 0.5  # the most of what is left that one region, as written, leaves to those after it
 # The share of the time for measuring what there is to beat, which tells where most may be gained.
 _MEASURING = 0.2
 # Later regions take this share of the first one's time: what all kernels share is compiled by then.
@@ -152,8 +153,10 @@ def _share(
                 left = 0.0
             rest = sum(gains[one] for one in order[at:]) or 1.0
             fair = 1.0 if digest == only else max(gains[digest] / rest, 1 / (len(order) - at))
+            later = 0 if search else sum(not races[one].settled for one in order[at + 1 :])
+            most = left - min(later * _ENOUGH_S[search], _KEPT_BACK * left)
             tried = races[digest].tried(
-                max(left * fair, min(left, _ENOUGH_S[search])), first_runs, search=search
+                max(min(left * fair, most), min(left, _ENOUGH_S[search])), first_runs, search=search
             )
             if not search and ledger.spent_s > before:
                 took.append((ledger.spent_s - before) / heavy[digest])

@@ -321,6 +321,24 @@ def test_what_the_first_region_waits_for_leaves_no_other_unsearched(
 
 
 @pytest.mark.usefixtures("no_guard")
+def test_a_promising_region_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
+    given = []
+
+    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
+        given.append((search, seconds))
+        self.ledger.spent_s += 2.0 if len(given) == 1 else seconds
+        return self.blank
+
+    promised = {6: 3e6, 4: 2e6, 2: 1.0}
+    gains = property(lambda self: promised[self.region.goal.sizes[self.region.goal.axes[0].name]])
+    monkeypatch.setattr(RegionRace, "gain_us", gains)
+    monkeypatch.setattr(RegionRace, "tried", tried)
+    owner = ledger(budget_s=30.0, cache=False)
+    budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
+    assert [seconds for search, seconds in given if not search][1:] == [23.0, 5.0]
+
+
+@pytest.mark.usefixtures("no_guard")
 def test_where_no_search_is_sure_to_end_one_takes_all_the_time(
     monkeypatch: pytest.MonkeyPatch, target: Target
 ) -> None:
