@@ -320,8 +320,7 @@ class Optimized:
     def _program(self, inputs: tuple[Any, ...]) -> Function:
         """Return the program for inputs of these sizes."""
         key, programs = signature(inputs), self._programs
-        program = programs.get(key)
-        if program is None:
+        if (program := programs.get(key)) is None:
             program = programs[key] = self._program_for(inputs)
         return program
 
