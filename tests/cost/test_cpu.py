@@ -215,3 +215,16 @@ def test_two_kernels_take_longer_than_the_first_of_them() -> None:
     found = estimate(parse_mugraph(text), ALONE)
     assert len(found.kernels) == 2
     assert found.us == pytest.approx(sum(one.us for one in found.kernels))
+
+
+def test_windows_that_overlap_share_what_they_read() -> None:
+    text = (
+        "graph g\naxes c=128 x=56 y=56 i=56 j=56 r={taps} s={taps}\nin x: f32[c, x, y]\nin w: f32[c, r, s]\n"
+        "t2 = window[x = i + r - {pad}, y = j + s - {pad}](x)\nt3 = contract[r, s](t2, w)\n"
+        "out o: f32[c, i, j] = t3\n"
+    )
+    one, nine = (
+        time(fuse(parse_graph(text.format(taps=taps, pad=taps // 2))), c=64, i=56, j=56) for taps in (1, 3)
+    )
+    assert one.memory_s <= nine.memory_s < 1.1 * one.memory_s
+    assert one.compute_s < nine.compute_s < 9 * one.compute_s
