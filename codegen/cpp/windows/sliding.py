@@ -56,9 +56,7 @@ class _SlidingPrinter(NestPrinter):
                     tiles.line(f"Vec {self._register(one)}{turns}{{}};")
                     if one.step.op == "max":
                         tiles.line(f"start({self._register(one)}, -infinity);")
-                self._note_whole(inner)
-                whole = " && ".join(self.whole.values())
-                self.whole = {value: f"(all_whole || {flag})" for value, flag in self.whole.items()}
+                whole = " && ".join(self._note_whole(inner))
                 head = f"either({whole}, [&](auto all_whole) INLINE" if whole else ""
                 with tiles.block(head, end=");") if whole else nullcontext(), tiles.loops(self.reduced[:-1]):
                     tiles.line(f"#pragma GCC unroll {_UNROLLED}")
@@ -108,15 +106,22 @@ class _SlidingPrinter(NestPrinter):
                 tiles.line(f"store({to}, 1, {lane}_lanes, {read});")
         return Place(name, "float", strides, frozenset(), count=length)
 
-    def _note_whole(self, operands: list[int]) -> None:
-        """Declare of each window whether all that a vector reads lies inside, at all taps."""
+    def _note_whole(self, operands: list[int]) -> list[str]:
+        """Declare of each window a flag that says whether all that a vector reads lies inside, at all taps.
+
+        Return the flags; where all of them hold, `all_whole` does.
+        """
+        flags = []
         for value in operands:
             place = self.tiles.place(value)
             if self.vector in place.strides and reads_window(self.graph, value):
                 assert self.vector is not None
-                self.whole[value] = f"{self.tiles.names.values[value]}_whole"
+                flag = f"{self.tiles.names.values[value]}_whole"
                 inside = all_inside(self.tiles, place, self.vector, self.reduced)
-                self.tiles.line(f"const bool {self.whole[value]} = {inside};")
+                self.tiles.line(f"const bool {flag} = {inside};")
+                self.whole[value] = f"(all_whole || {flag})"
+                flags.append(flag)
+        return flags
 
     def _joined(self, one: Compute) -> str:
         """Return a reduction over windows, of which several registers may each have a part."""

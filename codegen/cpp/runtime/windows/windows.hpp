@@ -20,32 +20,36 @@ __attribute__((noinline)) Vec load_some(
     return value;
 }
 
+// The lanes from `begin` to `end` of neighbours, or of every other number: no other lane touches memory.
 #if defined(__AVX512F__) && defined(__BMI2__)
-// Neighbours, or every other number: no lane that is masked out touches memory.
-INLINE inline Vec load_edge(const float* from, index_t stride, index_t count, index_t first, index_t step, index_t size) {
-    if (step <= 0 || stride > 2 || stride < 1) return load_some(from, stride, count, first, step, size);
-    const index_t begin = most(0, first >= 0 ? 0 : (step - 1 - first) / step);
-    const index_t end = least(count, least(lanes, (size - first + step - 1) / step));
-    if (begin >= end) return Vec{};
+#define MASKED_EDGES
+INLINE inline Vec load_lanes(const float* from, index_t stride, index_t begin, index_t end) {
     const uint32_t mask = ((1u << end) - 1) & ~((1u << begin) - 1);
     if (stride == 1) return load_masked(from, mask);
     const uint32_t wide = __builtin_ia32_pdep_si(mask, 0x55555555u);
     const Vec low = load_masked(from, wide), high = load_masked(from + lanes, wide >> 16);
     return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
 }
-#elif defined(__AVX__)
+#elif defined(__AVX__) && !defined(__AVX512F__)
+#define MASKED_EDGES
+INLINE inline Vec load_lanes(const float* from, index_t stride, index_t begin, index_t end) {
+    const auto masked = [&](const float* at, Int lane, Int others) INLINE {
+        return __builtin_ia32_maskloadps256((const Vec*)at, others & (lane >= int32_t(begin)) & (lane < int32_t(end)));
+    };
+    const Int number = lane_numbers();
+    if (stride == 1) return masked(from, number, number == number);
+    const Int even = (number & 1) - 1;
+    const Vec low = masked(from, number / 2, even), high = masked(from + lanes, (number + lanes) / 2, even);
+    return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14);
+}
+#endif
+
+#ifdef MASKED_EDGES
 INLINE inline Vec load_edge(const float* from, index_t stride, index_t count, index_t first, index_t step, index_t size) {
     if (step <= 0 || stride > 2 || stride < 1) return load_some(from, stride, count, first, step, size);
-    const int32_t begin = int32_t(most(0, first >= 0 ? 0 : least(lanes, (step - 1 - first) / step)));
-    const int32_t end = int32_t(least(count, least(lanes, (size - first + step - 1) / step)));
-    if (begin >= end) return Vec{};
-    const auto number = lane_numbers();
-    if (stride == 1) return __builtin_ia32_maskloadps256((const Vec*)from, (number >= begin) & (number < end));
-    const auto low_lane = number / 2, high_lane = low_lane + lanes / 2, even = (number & 1) - 1;
-    const Vec low = __builtin_ia32_maskloadps256((const Vec*)from, even & (low_lane >= begin) & (low_lane < end));
-    const Vec high =
-        __builtin_ia32_maskloadps256((const Vec*)(from + lanes), even & (high_lane >= begin) & (high_lane < end));
-    return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14);
+    const index_t begin = first >= 0 ? 0 : (step - 1 - first) / step;
+    const index_t end = least(count, least(lanes, (size - first + step - 1) / step));
+    return begin < end ? load_lanes(from, stride, begin, end) : Vec{};
 }
 #endif
 
