@@ -38,7 +38,7 @@ from superopt.result.codec import read_result, returned
 from superopt.result.result import Result
 from superopt.rivals.ahead import Ahead
 from superopt.rivals.final import FinalRace, copies_of, final_race, withdrawn
-from superopt.rivals.rivals import EAGER, products_of
+from superopt.rivals.rivals import EAGER, Function, products_of
 from superopt.targets import Target, pick_target
 from superopt.trace import trace
 from superopt.trace.traced import Traced
@@ -61,8 +61,6 @@ __all__ = [
 log = logging.getLogger("superopt")
 
 Tell = Callable[[str], None]
-_Function = Callable[..., Any]
-_Inputs = tuple[Any, ...]
 
 _SURELY_COLD = 2  # inputs of this many times the last cache, read in turns, find nothing of themselves there
 # A call of ours takes a microsecond or two more than its races count, since it looks at modes and at what the
@@ -219,14 +217,14 @@ def as_called(best: Optimized, last: FinalRace, state: State) -> Optimized:
         return best
     if ours is None or ours.median_us > _SHORT_US:
         return best
-    pair: dict[str, _Function] = {"superopt": best, rival: last.contenders[rival]}
-    others = [torch.no_grad()(one) for name, one in last.contenders.items() if name not in pair]
+    pair: dict[str, Function] = {"superopt": best, rival: last.contenders[rival]}
+    others = {name: torch.no_grad()(one) for name, one in last.contenders.items() if name not in pair}
 
     def among_others(
-        pair: Mapping[str, _Function], copies: Sequence[_Inputs], *, seconds: float
+        pair: Mapping[str, Function], copies: Sequence[tuple[Any, ...]], *, seconds: float
     ) -> dict[str, Times]:
-        all_of_them = {**pair, **{f"another {at}": one for at, one in enumerate(others)}}
-        return times_together(all_of_them, copies, seconds=seconds)
+        times = times_together({**pair, **others}, copies, seconds=seconds)
+        return {name: times[name] for name in pair}
 
     # PyTorch's compiled programs are compiled anew in a mode that they have not seen.
     wanted = torch.enable_grad() if rival == EAGER.name else torch.no_grad()
