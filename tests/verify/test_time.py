@@ -55,7 +55,7 @@ def test_proofs_of_layers_with_orders_end_in_time() -> None:
     goal, other = parse_graph(_HEAD + _LAYERS), parse_graph(_HEAD + _NEGATED)
     start = perf_counter()
     verdict = equal_graphs(goal, other, seed=1, end=start + 0.3)
-    assert perf_counter() - start < 30  # it took minutes, and gigabytes, to judge all trials at once
+    assert perf_counter() - start < 5  # it took minutes, and gigabytes, to judge all trials at once
     assert not verdict.different
 
 

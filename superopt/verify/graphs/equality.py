@@ -31,7 +31,7 @@ _BITS = 60
 _VARIANTS = (0, 1)
 _DEFINED = 4000
 _SHARE = 0.1  # of the time that is left, for the proof of one inner value
-_LEAST_S = 0.2  # seconds that it gets in any case
+_LEAST_S = 0.2  # seconds that it gets as long as any are left
 _LATE = "the time for proofs was over"
 
 
@@ -48,7 +48,8 @@ class _Effort:
     def of_inner(self) -> "_Effort":
         """Return the effort for one inner value, which leaves time to those after it."""
         now = perf_counter()
-        return replace(self, end=now + max(_SHARE * (self.end - now), _LEAST_S), sweeps=False)
+        share_s = max(_SHARE * (self.end - now), _LEAST_S)
+        return replace(self, end=min(now + share_s, self.end), sweeps=False)
 
     def is_over(self) -> bool:
         """Whether the time is over."""

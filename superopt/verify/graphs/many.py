@@ -12,7 +12,7 @@ from superopt.verify.verdict import Verdict
 __all__ = ["equal_to_all"]
 
 _SHARE = 0.25  # of the time that is left, for the next proof
-_LEAST_S = 0.3  # seconds that it gets in any case: most proofs take less
+_LEAST_S = 0.3  # seconds that it gets as long as any are left, as the first one always does: most take less
 
 
 def equal_to_all(

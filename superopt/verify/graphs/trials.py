@@ -21,10 +21,8 @@ __all__ = ["Tally", "batches", "compare"]
 _Pairs: TypeAlias = list[tuple[Residues, Residues]]
 _SPARE = 1.05
 _JUDGED = 256  # the most disagreeing trials whose orders are judged
-_JUDGING_S, _MORE = (
-    0.8,
-    8,
-)  # about the seconds that trials take together, and how many times as many are tried
+_JUDGING_S = 0.8  # about as many trials are judged together as take so long
+_MORE = 8  # how many times as many are judged next, after a few that were quick
 
 
 @dataclass(slots=True)
