@@ -144,25 +144,38 @@ def _share(
         order, gains = by_gain(hoped=not search)
         waiting = [digest for digest in order if not races[digest].settled]
         # Where no search is sure to end in time, one is begun all the same: nothing else needs the time.
-        enough = search and ledger.left_s >= _ENOUGH_S[search]
-        all_late = enough and all(is_late(digest, search=True) for digest in waiting)
-        only = waiting[0] if all_late and waiting else None
+        alone = None
+        if (
+            search
+            and ledger.left_s >= _ENOUGH_S[search]
+            and all(is_late(one, search=True) for one in waiting)
+        ):
+            alone = next(iter(waiting), None)
         for at, digest in enumerate(order):
-            before, left = ledger.spent_s, ledger.left_s
-            if digest != only and is_late(digest, search=search):
-                left = 0.0
-            rest = sum(gains[one] for one in order[at:]) or 1.0
-            fair = 1.0 if digest == only else max(gains[digest] / rest, 1 / (len(order) - at))
-            later = 0 if search else sum(not races[one].settled for one in order[at + 1 :])
-            most = left - min(later * _ENOUGH_S[search], _KEPT_BACK * left)
-            tried = races[digest].tried(
-                max(min(left * fair, most), min(left, _ENOUGH_S[search])), first_runs, search=search
-            )
-            if not search and ledger.spent_s > before:
-                took.append((ledger.spent_s - before) / heavy[digest])
+            before_s, left_s = ledger.spent_s, ledger.left_s
+            if digest == alone:
+                turn_s = left_s
+            elif is_late(digest, search=search):
+                turn_s = 0.0
+            else:
+                later = 0 if search else sum(not races[one].settled for one in order[at + 1 :])
+                turn_s = _turn_s(left_s, [gains[one] for one in order[at:]], _ENOUGH_S[search], later)
+            tried = races[digest].tried(turn_s, first_runs, search=search)
+            if not search and ledger.spent_s > before_s:
+                took.append((ledger.spent_s - before_s) / heavy[digest])
             if tried.taken and not taken.issuperset(nodes := _nodes(alike[digest])):
                 ledger.relieved(taken | nodes, before=taken)
                 taken |= nodes
+
+
+def _turn_s(left_s: float, gains: Sequence[float], enough_s: float, later: int) -> float:
+    """Return the seconds that the first of some regions may take: as its gain is to that of all of them.
+
+    It gets an equal share at least, leaves enough for so many later ones where it can, and has enough itself.
+    """
+    share = max(gains[0] / (sum(gains) or 1.0), 1 / len(gains))
+    kept_s = min(later * enough_s, _KEPT_BACK * left_s)
+    return max(min(share * left_s, left_s - kept_s), min(enough_s, left_s))
 
 
 def _longest(took: Sequence[float]) -> float:

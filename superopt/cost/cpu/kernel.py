@@ -321,8 +321,7 @@ class _Model:
     def _sliding(self, nest: Nest, vector: str) -> float:
         """Return the time of sums over windows, which stay in registers while all taps are added."""
         at, core = self.at, self.core
-        taps = prod(map(at.extent, nest.reduced))
-        rows = prod(at.extent(axis) for axis in nest.axes - nest.reduced - {vector})
+        taps, rows = at.volume(nest.reduced), at.volume(nest.axes - nest.reduced - {vector})
         whole = self._row(nest, vector)
         inner = self._row(replace(nest, rest=[]), vector).vector
         vectors = ceil(at.extent(vector) / core.lanes)

@@ -1,6 +1,7 @@
 """Sharing: how the seconds of a model are shared among its regions, as written and after a search."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -27,29 +28,53 @@ def no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RegionRace, "measure", lambda self: None)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """A region's turn: which region, as written or after a search, and the seconds that it may take."""
+
+    rows: int
+    search: bool
+    seconds: float
+
+
+def rows_of(contest: RegionRace) -> int:
+    return contest.region.goal.sizes[contest.region.goal.axes[0].name]
+
+
+def turns(
+    monkeypatch: pytest.MonkeyPatch, target: Target, budget_s: float, *, takes: Callable[[list[Turn]], float]
+) -> list[Turn]:
+    """Return the turns of three regions; `takes` tells from all turns until now how long the last is."""
+    had: list[Turn] = []
+
+    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Decision:
+        had.append(Turn(rows_of(self), search, seconds))
+        self.ledger.spent_s += takes(had)
+        return self.blank
+
+    monkeypatch.setattr(RegionRace, "tried", tried)
+    owner = ledger(budget_s=budget_s, cache=False)
+    found = budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
+    assert len(found) == 3
+    return had
+
+
+def promise(monkeypatch: pytest.MonkeyPatch, gain_us: Callable[[int], float]) -> None:
+    """Let each region promise a gain that depends on its rows."""
+    monkeypatch.setattr(RegionRace, "gain_us", property(lambda self: gain_us(rows_of(self))))
+
+
 @pytest.mark.usefixtures("no_guard")
 def test_all_regions_try_as_written_before_any_is_searched(
     monkeypatch: pytest.MonkeyPatch, target: Target
 ) -> None:
-    order = []
-
-    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
-        order.append((self.region.goal.sizes[self.region.goal.axes[0].name], search, seconds))
-        self.ledger.spent_s += 2.0
-        return self.blank
-
-    monkeypatch.setattr(RegionRace, "tried", tried)
-    monkeypatch.setattr(
-        RegionRace, "gain_us", property(lambda self: 1e3 * sum(self.region.goal.sizes.values()))
-    )
-    owner = ledger(budget_s=100.0, cache=False)
-    found = budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
-    assert [(rows, search) for rows, search, _ in order] == [
-        *((rows, False) for rows in (6, 4, 2)),
-        *((rows, True) for rows in (6, 4, 2)),
+    promise(monkeypatch, lambda rows: 1e3 * rows)
+    had = turns(monkeypatch, target, 100.0, takes=lambda had: 2.0)
+    assert [(one.search, one.rows) for one in had] == [
+        *((False, rows) for rows in (6, 4, 2)),
+        *((True, rows) for rows in (6, 4, 2)),
     ]
-    assert order[0][2] >= 100 / 3
-    assert len(found) == 3
+    assert had[0].seconds >= 100 / 3
 
 
 def test_who_may_gain_most_comes_first(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
@@ -57,19 +82,16 @@ def test_who_may_gain_most_comes_first(monkeypatch: pytest.MonkeyPatch, target: 
     least = {2: 500.0, 6: 100.0, 4: 900.0}
     order = []
 
-    def rows(contest: RegionRace) -> int:
-        return contest.region.goal.sizes[contest.region.goal.axes[0].name]
-
     def opened(self: RegionRace) -> Decision | None:
         self.floor_us, self.before_us, self.rival = 90.0, 1000.0, Slow(1000.0)
-        self.rival.least_us = least[rows(self)]
-        if rows(self) != 6:
+        self.rival.least_us = least[rows_of(self)]
+        if rows_of(self) != 6:
             return None
         self.settled = True
         return replace(self.blank, why="settled")
 
     def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
-        order.append(rows(self))
+        order.append(rows_of(self))
         return replace(self.blank, taken=True)
 
     monkeypatch.setattr(RegionRace, "_opened", opened)
@@ -84,68 +106,31 @@ def test_who_may_gain_most_comes_first(monkeypatch: pytest.MonkeyPatch, target: 
 
 @pytest.mark.usefixtures("no_guard")
 def test_what_would_not_be_ended_is_not_begun(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
-    given = []
-
-    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
-        given.append(seconds)
-        self.ledger.spent_s += 5.0 if seconds else 0.0
-        return self.blank
-
-    monkeypatch.setattr(RegionRace, "tried", tried)
-    owner = ledger(budget_s=7.0, cache=False)
-    budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
-    assert given[0] >= 5.0
-    assert given[1:] == [0.0] * 5
+    first, *others = turns(monkeypatch, target, 7.0, takes=lambda had: 5.0 if had[-1].seconds else 0.0)
+    assert first.seconds >= 5.0
+    assert [one.seconds for one in others] == [0.0] * 5
 
 
 @pytest.mark.usefixtures("no_guard")
 def test_what_the_first_region_waits_for_leaves_no_other_unsearched(
     monkeypatch: pytest.MonkeyPatch, target: Target
 ) -> None:
-    given = []
-
-    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
-        given.append((search, seconds > 0))
-        self.ledger.spent_s += 7.0 if len(given) == 1 else 1.0
-        return self.blank
-
-    monkeypatch.setattr(RegionRace, "tried", tried)
-    owner = ledger(budget_s=20.0, cache=False)
-    budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
-    assert given == [(False, True)] * 3 + [(True, True)] * 3
+    had = turns(monkeypatch, target, 20.0, takes=lambda had: 7.0 if len(had) == 1 else 1.0)
+    assert [one.search for one in had] == [False] * 3 + [True] * 3
+    assert all(one.seconds > 0 for one in had)
 
 
 @pytest.mark.usefixtures("no_guard")
 def test_a_promising_region_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
-    given = []
-
-    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
-        given.append((search, seconds))
-        self.ledger.spent_s += 2.0 if len(given) == 1 else seconds
-        return self.blank
-
-    promised = {6: 3e6, 4: 2e6, 2: 1.0}
-    gains = property(lambda self: promised[self.region.goal.sizes[self.region.goal.axes[0].name]])
-    monkeypatch.setattr(RegionRace, "gain_us", gains)
-    monkeypatch.setattr(RegionRace, "tried", tried)
-    owner = ledger(budget_s=30.0, cache=False)
-    budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
-    assert [seconds for search, seconds in given if not search][1:] == [23.0, 5.0]
+    promise(monkeypatch, {6: 3e6, 4: 2e6, 2: 1.0}.__getitem__)
+    had = turns(monkeypatch, target, 30.0, takes=lambda had: 2.0 if len(had) == 1 else had[-1].seconds)
+    assert [one.seconds for one in had if not one.search][1:] == [23.0, 5.0]
 
 
 @pytest.mark.usefixtures("no_guard")
 def test_where_no_search_is_sure_to_end_one_takes_all_the_time(
     monkeypatch: pytest.MonkeyPatch, target: Target
 ) -> None:
-    given = []
-
-    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
-        given.append((search, seconds))
-        self.ledger.spent_s += 8.0 if seconds else 0.0
-        return self.blank
-
-    monkeypatch.setattr(RegionRace, "tried", tried)
-    owner = ledger(budget_s=36.0, cache=False)
-    budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
-    assert [search for search, _ in given] == [False] * 3 + [True] * 3
-    assert [seconds for _, seconds in given[3:]] == [12.0, 0.0, 0.0]
+    had = turns(monkeypatch, target, 36.0, takes=lambda had: 8.0 if had[-1].seconds else 0.0)
+    assert [one.search for one in had] == [False] * 3 + [True] * 3
+    assert [one.seconds for one in had if one.search] == [12.0, 0.0, 0.0]
