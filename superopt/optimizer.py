@@ -209,8 +209,8 @@ def race(
 def as_called(best: Optimized, last: FinalRace, state: State) -> Optimized:
     """Return a program, or PyTorch's where kernels win by less than it takes to call them on a CPU.
 
-    Both are called as a user calls them, gradients on and between calls of other programs, which leave in the
-    caches what is theirs.
+    Both are called as a user calls them: with gradients on where nothing wants any, and between calls of
+    other programs, which leave in the caches what is theirs.
     """
     rival, ours = last.best_rival, last.measurements.get("superopt")
     if best.winner != "superopt" or best.function is None or state.target.torch_device != "cpu":
@@ -226,10 +226,11 @@ def as_called(best: Optimized, last: FinalRace, state: State) -> Optimized:
         times = times_together({**pair, **others}, copies, seconds=seconds)
         return {name: times[name] for name in pair}
 
-    # PyTorch's compiled programs are compiled anew in a mode that they have not seen.
-    wanted = torch.enable_grad() if rival == EAGER.name else torch.no_grad()
-    with wanted, state.clock.phase("race"), state.stoppable():
-        copies = copies_of(state)[:_CALLED_COPIES]
+    copies = copies_of(state)[:_CALLED_COPIES]
+    # PyTorch's compiled programs are compiled anew in a mode that they have not seen. Where weights want
+    # gradients, PyTorch computes while these are on: there is nothing to race.
+    enabled = rival == EAGER.name and not best.wants_gradients(copies[0])
+    with torch.set_grad_enabled(enabled), state.clock.phase("race"), state.stoppable():
         raced = confirm(pair, "superopt", rival, copies, seconds=_CALLED_S, level=1.0, times=among_others)
         if raced.winner == rival:
             measured = {**best.measurements, **raced.measurements}

@@ -206,7 +206,7 @@ class Optimized:
             ready.forms.alike(*inputs)
             and modes.alike_unguarded()
             and modes.threads() == ready.threads
-            and not (modes.gradients() and self._wants_gradients(inputs))
+            and not (modes.gradients() and self.wants_gradients(inputs))
             and (binding is None or binding.same())
             and ready is self._calls.latest  # other threads may have found other tensors of the function
             and not self._away
@@ -240,7 +240,7 @@ class Optimized:
             key = () if ready else (threads, form_of(inputs))
         except (AttributeError, RuntimeError, TypeError):  # some arguments are no tensors, or have no strides
             return self._call_anything(in_built_order(self.inputs, inputs))
-        if modes.gradients() and self._wants_gradients(inputs):
+        if modes.gradients() and self.wants_gradients(inputs):
             return self._original(inputs, {}, _GRADIENTS)
         try:
             run = ready.run if ready else self._call_for(calls, key, inputs, threads)
@@ -253,13 +253,13 @@ class Optimized:
     def _call_anything(self, inputs: tuple[Any, ...]) -> Any:
         """Compute what the original does on arguments of any form."""
         tensors = tensors_of(inputs)
-        if self._modes.gradients() and self._wants_gradients(tensors):
+        if self._modes.gradients() and self.wants_gradients(tensors):
             return self._original(inputs, {}, _GRADIENTS)
         if not only_plain(tensors):
             return self.original(*inputs)
         return self._program(inputs)(*inputs)
 
-    def _wants_gradients(self, tensors: Iterable[Any]) -> bool:
+    def wants_gradients(self, tensors: Iterable[Any]) -> bool:
         """Whether a tensor among the arguments, or one that the function holds, wants a gradient."""
         for one in tensors:
             if one.requires_grad:

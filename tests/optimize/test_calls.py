@@ -320,11 +320,12 @@ def raced(
     us: float,
     eager: Callable[..., Tensor],
     compiled: Callable[..., Tensor] | None = None,
+    shapes: tuple[tuple[int, ...], ...] = SHAPES,
 ) -> Optimized:
     times = {"superopt": Measurement(us, us, us, 9), "eager": Measurement(2 * us, us, us, 9)}
     contenders = {"eager": eager, **({"torch.compile": compiled} if compiled else {})}
     torch.manual_seed(0)
-    inputs = tuple(torch.randn(shape) for shape in SHAPES)
+    inputs = tuple(torch.randn(shape) for shape in shapes)
     state = State(best.function, best.traced, inputs, best.target, options, Limits(1.0))
     with state.ready():
         return as_called(best, FinalRace(contenders, times), state)
@@ -353,18 +354,27 @@ def test_kernels_that_win_as_they_are_called_stay(best, quick) -> None:
     assert raced(best, quick, 9.0, slow(best.function)) is best
 
 
+def noting(function: Callable[..., Tensor], modes: set[bool]) -> Callable[..., Tensor]:
+    """Return a function that notes whether gradients are on where it is called."""
+
+    def run(*inputs: Tensor) -> Tensor:
+        modes.add(torch.is_grad_enabled())
+        return function(*inputs)
+
+    return run
+
+
 def test_the_race_of_calls_is_in_the_modes_of_calls(best, quick) -> None:
-    modes: dict[str, set[bool]] = {"eager": set(), "torch.compile": set()}
+    eager, compiled = set(), set()
+    raced(best, quick, 9.0, noting(best.function, eager), noting(best.function, compiled))
+    assert (eager, compiled) == ({True}, {False})  # a compiled program would be compiled anew
 
-    def noting(name: str) -> Callable[..., Tensor]:
-        def run(*inputs: Tensor) -> Tensor:
-            modes[name].add(torch.is_grad_enabled())
-            return best.function(*inputs)
 
-        return run
-
-    raced(best, quick, 9.0, noting("eager"), noting("torch.compile"))
-    assert modes == {"eager": {True}, "torch.compile": {False}}  # a compiled program would be compiled anew
+def test_weights_that_want_gradients_are_raced_without(build, quick, random) -> None:
+    shapes, module, modes = ((6, 32), (16,)), Linear(), set()
+    found = build(module, *random(*shapes))
+    raced(found, quick, 9.0, noting(module, modes), shapes=shapes)
+    assert modes == {False}  # else PyTorch's own program would compute on both sides
 
 
 @pytest.mark.usefixtures("slow_calls")

@@ -162,6 +162,29 @@ def test_float64_reaches_parameters_closures_and_casts():
     assert linear.weight.dtype == torch.float16
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.nn.Conv1d(8, 6, 3, padding=1),
+        torch.nn.ConvTranspose1d(8, 6, 3),
+        lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x, torch.ones(8, 8).tril()),
+        lambda x: x.clone().add_(torch.full((5,), 1 / 3)),
+        lambda x: torch.add(x, torch.full((5,), 1 / 3), out=torch.empty_like(x)),
+    ],
+    ids=["convolution", "transposed convolution", "attention", "in place", "into"],
+)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_functions_that_refuse_tensors_of_two_dtypes_run_in_float64(function, mode):
+    x = torch.randn(2, 8, 5)
+    with mode():
+        result = in_float64(function)(x)
+        plain = function(x)
+    assert result.dtype == torch.float64
+    assert plain.dtype == torch.float32
+    torch.testing.assert_close(result.float(), plain, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(result, plain.double())
+
+
 def test_a_counterexample_names_the_first_place():
     def other(x):
         return torch.where(torch.arange(64) == 5, 2 * softmax(x), softmax(x))

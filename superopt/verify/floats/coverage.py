@@ -200,7 +200,7 @@ class _Run:
         """Return what an operator outside the algebra makes; its numbers are rounded like any others."""
         assert not isinstance(self.program, Graph)
         device = next(iter(self.tensors.values())).device
-        with Float64():  # type: ignore[no-untyped-call]
+        with Float64():
             made = self.program.run_opaque(node, {name: one.tensor for name, one in known.items()}, device)
         return {name: Known(one, self._error(one) if self.wary else None) for name, one in made.items()}
 
