@@ -343,6 +343,21 @@ def test_integers_are_drawn_only_where_any_are_valid() -> None:
     assert covered(function, ids, ids, table) == ()
 
 
+@pytest.mark.parametrize("ignored", [-100, 0, 3, 7])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_labels_need_not_be_what_names_no_class(reduction: str, ignored: int) -> None:
+    def loss(x: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(x, labels, reduction=reduction, ignore_index=ignored)
+
+    def other(x: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(x, labels, reduction=reduction)
+
+    assert covered(loss, X, IDS) == ()
+    focus = focus_of(trace(loss, X, IDS))
+    assert compare_floats(loss, loss, (X, IDS), focus=focus).ok
+    assert compare_floats(loss, other, (X, IDS), focus=focus).ok is (ignored == -100)
+
+
 def test_a_program_without_comparisons_is_judged_as_before() -> None:
     focus = focus_of(trace(functional.gelu, X))
     assert focus.is_empty

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from superopt.ir import Graph, Opaque, Region
-from superopt.verify.floats.focus import Comparison, Focus, names_of
+from superopt.verify.floats.comparison import Comparison
+from superopt.verify.floats.focus import Focus, names_of
 from superopt.verify.floats.observe import Known, Observation, Seen
 from superopt.verify.floats.rounding import grain_of
 from superopt.verify.floats.samples import tensors_of

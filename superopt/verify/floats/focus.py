@@ -16,19 +16,13 @@ from superopt.ir.stabilize import LOWEST, stabilize
 from superopt.trace.capture.tape import Call
 from superopt.trace.run import TORCH_DTYPES
 from superopt.trace.traced import Traced
+from superopt.verify.floats.comparison import COMPARED, EXTREMA, SYMBOLS, Comparison, demands_of
 from superopt.verify.floats.inversion import Invert, inversion_of
 from superopt.verify.floats.ranges import ANYTHING, TRUTH, range_of_dtype, range_of_step
 from superopt.verify.ranges import Range
 
-__all__ = ["COMPARED", "Comparison", "Focus", "focus_of", "names_of"]
+__all__ = ["Focus", "focus_of", "names_of"]
 
-COMPARED = frozenset({"lt", "gt", "le", "ge", "eq", "ne"})
-"""Operators whose value jumps where their operands meet."""
-
-_TRUE = {"lt": {-1}, "gt": {1}, "le": {-1, 0}, "ge": {0, 1}, "eq": {0}, "ne": {-1, 1}, "bool": {1}}
-_EXTREMA = frozenset({"maximum", "minimum", "relu", "abs"})
-_SYMBOLS = {"lt": "<", "gt": ">", "le": "<=", "ge": ">=", "eq": "=", "ne": "!=", "add": "+", "sub": "-"}
-_SYMBOLS |= {"mul": "*", "div": "/", "and": "and", "or": "or"}
 _MOST_CONSTANTS = 12  # constants that one input, or one program, may be aimed at
 _MOST_SOURCES = 6  # inputs that a value is followed back to
 _LONGEST = 60  # letters of a printed operand
@@ -57,42 +51,6 @@ _JUMPING = _words(
     " mode searchsorted bucketize unique floor_divide"
 )
 """Operators outside the algebra whose results jump where numbers are equal or whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One comparison of a program, and what must be seen of it: each demand by one of its outcomes.
-
-    An outcome says how the left side is to the right one: -1 less, 0 equal, 1 greater. A boolean input,
-    and a mask made outside the algebra, is 1 where it is true and -1 where it is false.
-    """
-
-    program: int
-    node: int
-    value: int  # its number in the region's graph
-    op: str
-    left: str
-    right: str
-    demands: tuple[frozenset[int], ...]
-
-    def __str__(self) -> str:
-        if self.op in _EXTREMA:
-            return f"{self.op}({self.left}{', ' + self.right if self.op in ('maximum', 'minimum') else ''})"
-        return f"{self.left} {_SYMBOLS[self.op]} {self.right}" if self.op in _SYMBOLS else self.left
-
-    def is_tie(self, demand: frozenset[int]) -> bool:
-        """Whether a demand is a tie of ordered numbers: if no result shows it, < and <= are the same."""
-        return demand == {0} and self.op in ("lt", "gt", "le", "ge")
-
-    def missing(self, demand: frozenset[int]) -> str:
-        """Return a demand in plain words."""
-        makes_true = frozenset(_TRUE.get(self.op, ()))
-        if demand == makes_true:
-            return "true"
-        if demand == frozenset({-1, 0, 1}) - makes_true or (self.op == "bool" and demand == {-1}):
-            return "false"
-        order = {-1: "less than", 0: "equal to", 1: "greater than"}
-        return f"tried with {self.left} {' or '.join(order[one] for one in sorted(demand))} {self.right}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +145,7 @@ def focus_of(*programs: Graph | Traced) -> Focus:
         frozenset(finder.integers - finder.ranged),
         frozenset(finder.ranged),
         tuple(sorted(finder.labels.items())),
-        tuple(finder.comparisons),
+        tuple(one.of_labels(finder.labels) for one in finder.comparisons),
         finder.jumps,
         finder.fragile,
     )
@@ -251,7 +209,7 @@ class _Finder:
             numbers = [float(one) for one in call.args if isinstance(one, int | float)]
             self.look(given[0], [Range(one, one) for one in numbers] or [one.range for one in given[1:]])
             self.ties |= len(given) > 1
-            symbol = _SYMBOLS[operator]
+            symbol = SYMBOLS[operator]
             sides = [one.text for one in given] + [f"{one:g}" for one in numbers]
             text = f" {symbol} ".join(sides)
             return {name: _Fact(text, TRUTH, depends=depends) for name in node.outputs}
@@ -304,7 +262,7 @@ class _Region:
         """Return what is known of the tensors that leave."""
         for value, step in self.graph.numbered:
             given = [self.facts[i] for i in step.inputs]
-            if step.op in COMPARED or step.op in _EXTREMA:
+            if step.op in COMPARED or step.op in EXTREMA:
                 self._compared(value, step, given)
             elif step.op in ("div", "reciprocal") and given[-1].depends:
                 self.finder.look(given[-1], [Range(0, 0)])
@@ -367,18 +325,23 @@ class _Region:
         direct = all(one.direct or (not one.depends and self._is_exact(one)) for one in (left, right))
         # An input may never be greater than its own maximum.
         direct &= not {one.position for one in left.sources} & {one.position for one in right.sources}
-        demands = _demands(step.op, left.range.outcomes(right.range), direct=direct)
+        demands = demands_of(step.op, left.range.outcomes(right.range), direct=direct)
         if demands:
             exact = all(one.exact if one.depends else self._is_exact(one) for one in (left, right))
             self.finder.jumps |= step.op in COMPARED and not exact
-            self._note(value, step.op, left.text, right.text, demands)
+            self._note(value, step.op, left, right, demands)
 
     def _boolean(self, value: int, fact: _Fact) -> None:
         if fact.depends and any(value in step.inputs for step in self.graph.steps):
-            self._note(value, "bool", fact.text, "", (frozenset({1}), frozenset({-1})))
+            self._note(value, "bool", fact, _Fact(""), (frozenset({1}), frozenset({-1})))
 
-    def _note(self, value: int, op: str, left: str, right: str, demands: tuple[frozenset[int], ...]) -> None:
-        self.finder.comparisons.append(Comparison(self.program, self.node, value, op, left, right, demands))
+    def _note(
+        self, value: int, op: str, left: _Fact, right: _Fact, demands: tuple[frozenset[int], ...]
+    ) -> None:
+        place, sides = (self.program, self.node, value), (left.text, right.text)
+        integers = next(iter(left.inputs), None) if left.direct else None
+        made = Comparison(*place, op, *sides, demands, integers, right.range.number)
+        self.finder.comparisons.append(made)
 
     def _is_exact(self, constant: _Fact) -> bool:
         """Whether inputs of each float dtype here can be just this number."""
@@ -406,28 +369,6 @@ def _keeps_direct(step: Step, given: list[_Fact], numbers: list[float | None]) -
     return step.op == "mul" and len(factors) == 1 and abs(factors[0]) in {2.0**k for k in range(-8, 9)}
 
 
-def _demands(op: str, possible: frozenset[int], *, direct: bool) -> tuple[frozenset[int], ...]:
-    """Return what must be seen of a comparison, or nothing where it is decided before the program runs.
-
-    That the two sides are equal is only demanded of numbers that inputs can be made to hold: what is
-    computed of many others may never be just a number.
-    """
-    ordered = [frozenset({one}) for one in (-1, 1) if one in possible]
-    if op in _EXTREMA:
-        return tuple(ordered) if len(ordered) == 2 else ()
-    equal = [frozenset({0})] if 0 in possible else []
-    if op in ("eq", "ne"):
-        apart = ordered if direct else [frozenset({-1, 1} & possible)] if ordered else []
-        return (*equal, *apart) if equal and apart else ()
-    if op in ("lt", "ge"):  # less, against equal or greater
-        sides = [frozenset({-1} & possible), frozenset({0, 1} & possible)]
-    else:
-        sides = [frozenset({1} & possible), frozenset({-1, 0} & possible)]
-    if not all(sides):
-        return ()
-    return (*ordered, *equal) if direct else tuple(sides)
-
-
 def _text(step: Step, given: Sequence[_Fact], spread: Range) -> str:
     """Return a value as a user would write it, where that is short."""
     if not any(one.depends for one in given) and spread.number is not None:
@@ -435,9 +376,9 @@ def _text(step: Step, given: Sequence[_Fact], spread: Range) -> str:
     if step.op in ("rename", "select", "window"):
         return given[0].text
     inner = [one.text for one in given]
-    if step.op in _SYMBOLS:
+    if step.op in SYMBOLS:
         inner = [f"({one})" if " " in one and not one.endswith(")") else one for one in inner]
-        text = f"{inner[0]} {_SYMBOLS[step.op]} {inner[1]}"
+        text = f"{inner[0]} {SYMBOLS[step.op]} {inner[1]}"
     else:
         text = f"{step.op}({', '.join(inner)})"
     return text if len(text) <= _LONGEST else f"{step.op}(...)"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from superopt.ir import Graph, Port, Step
 from superopt.trace.run import Evaluation, Value
-from superopt.verify.floats.focus import COMPARED
+from superopt.verify.floats.comparison import COMPARED
 from superopt.verify.floats.rounding import Rounding
 
 __all__ = ["Forced", "Known", "Observation", "Seen"]

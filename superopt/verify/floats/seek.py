@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from superopt.verify.floats.comparison import Comparison
 from superopt.verify.floats.coverage import Sight, Watch
-from superopt.verify.floats.focus import Comparison, Focus
+from superopt.verify.floats.focus import Focus
 from superopt.verify.floats.samples import DIRECTED, sample, tensors_of
 
 __all__ = ["seek"]

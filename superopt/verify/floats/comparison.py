@@ -1,0 +1,88 @@
+"""Comparisons: what a test must see of each one before the program that makes it has been tested."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+__all__ = ["COMPARED", "EXTREMA", "SYMBOLS", "Comparison", "demands_of"]
+
+COMPARED = frozenset({"lt", "gt", "le", "ge", "eq", "ne"})
+"""Operators whose value jumps where their operands meet."""
+
+EXTREMA = frozenset({"maximum", "minimum", "relu", "abs"})
+"""Operators that bend where their operands meet."""
+
+SYMBOLS = {"lt": "<", "gt": ">", "le": "<=", "ge": ">=", "eq": "=", "ne": "!=", "add": "+", "sub": "-"}
+SYMBOLS |= {"mul": "*", "div": "/", "and": "and", "or": "or"}
+
+_TRUE = {"lt": {-1}, "gt": {1}, "le": {-1, 0}, "ge": {0, 1}, "eq": {0}, "ne": {-1, 1}, "bool": {1}}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One comparison of a program, and what must be seen of it: each demand by one of its outcomes.
+
+    An outcome says how the left side is to the right one: -1 less, 0 equal, 1 greater. A boolean input,
+    and a mask made outside the algebra, is 1 where it is true and -1 where it is false.
+    """
+
+    program: int
+    node: int
+    value: int  # its number in the region's graph
+    op: str
+    left: str
+    right: str
+    demands: tuple[frozenset[int], ...]
+    integers: int | None  # the position of the input on the left, if it is one of integers
+    number: float | None  # the one on the right, if it is a constant
+
+    def __str__(self) -> str:
+        if self.op in EXTREMA:
+            return f"{self.op}({self.left}{', ' + self.right if self.op in ('maximum', 'minimum') else ''})"
+        return f"{self.left} {SYMBOLS[self.op]} {self.right}" if self.op in SYMBOLS else self.left
+
+    def is_tie(self, demand: frozenset[int]) -> bool:
+        """Whether a demand is a tie of ordered numbers: if no result shows it, < and <= are the same."""
+        return demand == {0} and self.op in ("lt", "gt", "le", "ge")
+
+    def of_labels(self, extents: Mapping[int, int]) -> "Comparison":
+        """Return it without demands that no label meets, where some inputs name places of axes.
+
+        The axes' extents are given by the positions of these inputs.
+        """
+        extent = None if self.integers is None else extents.get(self.integers)
+        if extent is None or self.number is None:
+            return self
+        beyond = -1 if self.number <= 0 else 1 if self.number >= extent - 1 else None
+        return replace(self, demands=tuple(one for one in self.demands if one != {beyond}))
+
+    def missing(self, demand: frozenset[int]) -> str:
+        """Return a demand in plain words."""
+        makes_true = frozenset(_TRUE.get(self.op, ()))
+        if demand == makes_true:
+            return "true"
+        if demand == frozenset({-1, 0, 1}) - makes_true or (self.op == "bool" and demand == {-1}):
+            return "false"
+        order = {-1: "less than", 0: "equal to", 1: "greater than"}
+        return f"tried with {self.left} {' or '.join(order[one] for one in sorted(demand))} {self.right}"
+
+
+def demands_of(op: str, possible: frozenset[int], *, direct: bool) -> tuple[frozenset[int], ...]:
+    """Return what must be seen of a comparison, or nothing where it is decided before the program runs.
+
+    That the two sides are equal is only demanded of numbers that inputs can be made to hold: what is
+    computed of many others may never be just a number.
+    """
+    ordered = [frozenset({one}) for one in (-1, 1) if one in possible]
+    if op in EXTREMA:
+        return tuple(ordered) if len(ordered) == 2 else ()
+    equal = [frozenset({0})] if 0 in possible else []
+    if op in ("eq", "ne"):
+        apart = ordered if direct else [frozenset({-1, 1} & possible)] if ordered else []
+        return (*equal, *apart) if equal and apart else ()
+    if op in ("lt", "ge"):  # less, against equal or greater
+        sides = [frozenset({-1} & possible), frozenset({0, 1} & possible)]
+    else:
+        sides = [frozenset({1} & possible), frozenset({-1, 0} & possible)]
+    if not all(sides):
+        return ()
+    return (*ordered, *equal) if direct else tuple(sides)
