@@ -16,7 +16,7 @@ write load store truth where keep maximum minimum clamped absolute copy_sign eac
 erf expm1 floor log log2 log1p fold sum largest first_lanes fill rescale contract contract_pairs packed
 scratch threads turn along all_lanes start INLINE LINED LINED_ONLY run kernel std superopt
 load_window read_inside inside either Known all_whole no_end Divisor rough_quotient prefetch Gathered
-contract_gathered
+contract_gathered Edges vectors_along prefetch_short part one block
 """
 _TAKEN = frozenset(_KEYWORDS.split())
 _DERIVED = (
@@ -39,6 +39,13 @@ _DERIVED = (
     "_sum_all",
     "_max_all",
     "_divisor",
+    "_first",
+    "_vectors",
+    "_turns",
+    "_edges",
+    "_row",
+    "_block",
+    "_there",
 )
 
 

@@ -14,7 +14,7 @@ from superopt.codegen.statements import Compute, KernelProgram, Move, Tensor
 from superopt.ir import Graph, Step, print_step, value_axes, value_names, window_axes
 from superopt.ir.windows.place import reads_outside
 
-__all__ = ["Tiles", "read_number", "read_vector", "reads_window"]
+__all__ = ["Tiles", "inside", "read_number", "read_vector", "reads_window"]
 
 _TILES = "    " * 3  # the indentation at which tiles of scratch memory are declared
 _ENDLESS = 1 << 14  # terms of a sum from which what rounding takes from it is kept beside it
@@ -336,7 +336,7 @@ def reads_window(graph: Graph, value: int) -> bool:
 
 def read_number(tiles: Tiles, place: Place, at: str) -> str:
     """Return what is read at one position: 0 where the place lies outside."""
-    there = _inside(tiles, place.guards)
+    there = inside(tiles, place.guards)
     pointer, _, rest = at.partition(" + ")
     return f"read_inside({at}, {there})" if there else f"read({pointer}[{rest or 0}])"
 
@@ -352,11 +352,12 @@ def read_vector(tiles: Tiles, place: Place, at: str, vector: str, whole: str | N
         step = str(along[0].factors[vector])
     lanes = f"{tiles.names.axes[vector]}_lanes"
     code = f"load_window({whole or 'false'}, {at}, {place.strides[vector]}, {lanes}, {first}, {step}, {size})"
-    there = _inside(tiles, [one for one in place.guards if one not in along])
+    there = inside(tiles, [one for one in place.guards if one not in along])
     if not there:
         return code
     return f"{f'{whole} || ({there})' if whole else there} ? {code} : Vec{{}}"
 
 
-def _inside(tiles: Tiles, guards: Collection[Guard]) -> str:
+def inside(tiles: Tiles, guards: Collection[Guard]) -> str:
+    """Return whether places lie inside their tensors here, as text; nothing where there are none."""
     return " && ".join(f"inside({tiles.position(one)}, {one.size})" for one in guards)

@@ -9,18 +9,17 @@ from superopt.codegen.cpp.nest import NestPrinter
 from superopt.codegen.cpp.plan import Nest
 from superopt.codegen.cpp.source import Place
 from superopt.codegen.cpp.tiles import Tiles, reads_window
+from superopt.codegen.cpp.windows.rows import SEVERAL, TURNS, UNROLLED, RowsPrinter
 from superopt.codegen.statements import Compute, traced_strides
 
 __all__ = ["print_sliding"]
 
-_TURNS = 4  # registers that take turns in a sum, so that no addition waits for the previous addition
-_SEVERAL = 16  # positions of a window from which on they do
-_UNROLLED = 8  # positions of the innermost axis of a window, up to which no loop is left
-
 
 def print_sliding(tiles: Tiles, nest: Nest) -> None:
     """Print a nest over windows, and the steps that follow its sums, among the lines of a kernel."""
-    _SlidingPrinter(tiles, nest).print()
+    rows = RowsPrinter(tiles, nest)
+    printer = rows if rows.applies() else _SlidingPrinter(tiles, nest)
+    printer.print()
 
 
 class _SlidingPrinter(NestPrinter):
@@ -46,8 +45,8 @@ class _SlidingPrinter(NestPrinter):
         self._point_to_stores()
         assert self.vector is not None
         taps = [self.graph.sizes[axis] for axis in self.reduced]
-        self.in_turns = prod(taps) >= _SEVERAL and taps[-1] <= _UNROLLED
-        turns = f"[{_TURNS}]" if self.in_turns else ""
+        self.in_turns = prod(taps) >= SEVERAL and taps[-1] <= UNROLLED
+        turns = f"[{TURNS}]" if self.in_turns else ""
         name, count = self.name(self.vector), tiles.count(self.vector)
         with tiles.loops(self.kept) if self.kept else tiles.block(""):
             head = f"along({count}, [&](index_t {name}, auto {name}_lanes, int) INLINE"
@@ -59,7 +58,7 @@ class _SlidingPrinter(NestPrinter):
                 whole = " && ".join(self._note_whole(inner))
                 head = f"either({whole}, [&](auto all_whole) INLINE" if whole else ""
                 with tiles.block(head, end=");") if whole else nullcontext(), tiles.loops(self.reduced[:-1]):
-                    tiles.line(f"#pragma GCC unroll {_UNROLLED}")
+                    tiles.line(f"#pragma GCC unroll {UNROLLED}")
                     with tiles.loops(self.reduced[-1:]):
                         self._read(inner, pointers, vector=False)
                         self._read(inner, pointers, vector=True)
@@ -128,7 +127,7 @@ class _SlidingPrinter(NestPrinter):
         register = self._register(one)
         if not self.in_turns:
             return register
-        parts = [f"{register}[{turn}]" for turn in range(_TURNS)]
+        parts = [f"{register}[{turn}]" for turn in range(TURNS)]
         whole = f"{register}_all"
         self.tiles.line(f"Vec {whole} = {parts[0]};")
         for part in parts[1:]:
@@ -140,7 +139,7 @@ class _SlidingPrinter(NestPrinter):
         text = self._product(one) if one.step.op == "contract" else self._value(one.step.inputs[0])
         part = text.code if text.vector else f"splat({text.code})"
         register = self._register(one)
-        register += f"[{self.name(self.reduced[-1])} % {_TURNS}]" if self.in_turns else ""
+        register += f"[{self.name(self.reduced[-1])} % {TURNS}]" if self.in_turns else ""
         largest = one.step.op == "max"
         self.tiles.line(f"{register} = maximum({part}, {register});" if largest else f"{register} += {part};")
 

@@ -46,6 +46,46 @@ extern "C" void all_edges() {
     }
     munmap(pages, 3 * length);
 }
+
+// Rows of which several vectors are read together, block by block, at some taps of a window.
+inline void put(float& to, float value) { to = value; }
+inline void put(bf16& to, float value) { to.bits = uint16_t(reinterpret_cast<uint32_t&>(value) >> 16); }
+template <class T>
+void row_edges(index_t stride, index_t step, index_t tap) {
+    constexpr int vectors = 2, taps = 3;
+    static T memory[1024];
+    for (index_t size = 1; size <= 40; size += 3)
+    for (index_t first = -9; first <= 3; first++)
+    for (index_t row = 1; row <= 5 * lanes; row += 3) {
+        // The image lies in the middle; around it are numbers that must not be seen.
+        for (T& one : memory) put(one, 77.0f);
+        for (index_t at = 0; at < size * stride; at++) put(memory[400 + at], 1.0f + at / stride);
+        for (int block = 0; block * vectors * lanes < row; block++) {
+            Edges<T, vectors, taps> edges;
+            edges.look(block, row, first, tap, size, step * stride, step);
+            for (int vector = 0; vector < vectors; vector++)
+            for (int at = 0; at < taps; at++) {
+                const index_t begin = (block * vectors + vector) * lanes;
+                const index_t place = first + begin * step + at * tap;
+                const Vec found = edges.load(memory + 400 + place * stride, vector, at, step * stride, step);
+                for (index_t lane = 0; lane < lanes; lane++) {
+                    const index_t there = place + lane * step;
+                    const bool inside = begin + lane < row && there >= 0 && there < size;
+                    wrong += found[lane] != (inside ? 1.0f + there : 0.0f);
+                }
+                cases++;
+            }
+        }
+    }
+}
+extern "C" void all_rows() {
+    for (index_t stride : {1, 2, 3})
+    for (index_t step : {1, 2, 3})
+    for (index_t tap : {-2, -1, 0, 1, 2, 3}) {
+        row_edges<float>(stride, step, tap);
+        row_edges<bf16>(stride, step, tap);
+    }
+}
 """
 
 
@@ -54,6 +94,14 @@ def test_edges_are_zero_and_nothing_else_is_read(flags: tuple[str, ...]) -> None
     library = ctypes.CDLL(str(compile_source(CppSource("edges", TEXT, ()), flags=("-O2", *flags))))
     library.all_edges()
     assert ctypes.c_int64.in_dll(library, "cases").value >= 500_000
+    assert ctypes.c_int64.in_dll(library, "wrong").value == 0
+
+
+@pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS.keys())
+def test_edges_of_several_vectors_are_zero(flags: tuple[str, ...]) -> None:
+    library = ctypes.CDLL(str(compile_source(CppSource("edges", TEXT, ()), flags=("-O2", *flags))))
+    library.all_rows()
+    assert ctypes.c_int64.in_dll(library, "cases").value >= 100_000
     assert ctypes.c_int64.in_dll(library, "wrong").value == 0
 
 
