@@ -11,7 +11,9 @@ from math import ceil, log, prod
 
 from superopt.codegen.cpp.config import FEW, CppConfig
 from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
+from superopt.codegen.cpp.tiles import reads_window
 from superopt.codegen.cpp.windows.filtering import filtering_of
+from superopt.codegen.cpp.windows.rows import UNROLLED
 from superopt.codegen.statements import Compute, KernelProgram, Store
 from superopt.cost.cpu import rates
 from superopt.cost.cpu.contraction import Shape, contraction_time, filtered_time, gathered_time
@@ -21,7 +23,7 @@ from superopt.cost.cpu.traffic import Loop, Touch, distinct, missed
 from superopt.cost.device import Device
 from superopt.cost.work import find_masks, kept_share
 from superopt.dtypes import DTYPES
-from superopt.ir import REDUCTIONS, tensorless_values
+from superopt.ir import REDUCTIONS, tensorless_values, window_axes
 from superopt.precision import operand_dtypes, product_dtype
 
 __all__ = ["KernelTime", "kernel_time"]
@@ -36,6 +38,7 @@ _FEW_ROWS = _PAGE  # bytes of B read along memory, in effect, where few rows of 
 _PREFETCHED = 4 * _PAGE  # likewise for one row of A, and for many rows, for which B is packed and prefetched
 _COLUMNS = 1.35  # times as long, where several columns far apart are read at once: 4096 of 4096, one thread
 _PANEL = 64  # columns that are read as they lie, if they lie in one piece: `panel_columns` in the runtime
+_EVERY_OTHER = 2  # the stride of a window that reads every other number of a row
 _WRITTEN = 0.7  # the time to write a byte to memory, over the time to read one
 
 
@@ -324,10 +327,21 @@ class _Model:
         taps, rows = at.volume(nest.reduced), at.volume(nest.axes - nest.reduced - {vector})
         whole = self._row(nest, vector)
         inner = self._row(replace(nest, rest=[]), vector).vector
-        vectors = ceil(at.extent(vector) / core.lanes)
+        vectors, after = ceil(at.extent(vector) / core.lanes), whole.vector - inner
+        if self._is_in_rows(nest, vector):  # several vectors share what is read of each tap
+            return rows * (whole.start + taps * rates.LOAD + vectors * (taps * inner + after))
         edges = min(vectors, rates.EDGES) * taps * rates.EDGE * core.cycle
-        each = taps * (inner + rates.LOAD) + whole.vector - inner
-        return rows * (whole.start + vectors * each + edges)
+        return rows * (whole.start + vectors * (taps * (inner + rates.LOAD) + after) + edges)
+
+    def _is_in_rows(self, nest: Nest, vector: str) -> bool:
+        """Whether all that vectors of a nest that slides run along is read through windows."""
+        last = next(axis for axis in reversed(self.at.in_order(nest.axes)) if axis in nest.reduced)
+        reads = {value for one in nest.statements for value in _read_by(one)} - nest.made
+        return (
+            vector in window_axes(self.graph)
+            and self.graph.sizes[last] <= UNROLLED
+            and all(reads_window(self.graph, value) for value in reads if vector in self.at.strides(value))
+        )
 
     def _row(self, nest: Nest, vector: str | None) -> _Row:
         """Return what the rows of a nest take whose vectors lie along an axis."""
@@ -341,7 +355,9 @@ class _Model:
                     continue
                 known.add(value)
                 strides = at.strides(value)
-                if vector in strides:
+                if vector in strides and nest.slides and strides[vector] == _EVERY_OTHER:
+                    row.vector += rates.ALTERNATE * core.cycle
+                elif vector in strides:
                     row.vector += self._moved(strides, vector, at.bytes_of(value), rates.LOAD)
                 else:
                     row.start += rates.LOAD

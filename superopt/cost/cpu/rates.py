@@ -28,6 +28,7 @@ CONVERT = 1.5  # a vector in half precision, read or written
 
 # Cycles.
 GATHER = 24.0  # a vector whose numbers lie apart
+ALTERNATE = 4.0  # a vector of every other number
 ROW = 12.0  # the start of an innermost loop
 REST = 12.0  # a last vector that is not full
 EDGES, EDGE = 2, 4.0  # vectors of a row that windows reach out of, and what each tap of theirs takes more
