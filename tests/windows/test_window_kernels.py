@@ -103,6 +103,38 @@ def _depthwise(x: Tensor, w: Tensor) -> Tensor:
     return F.relu(F.conv2d(x, w, padding=1, groups=3))
 
 
+_AROUND = {
+    "beside": lambda x, w: F.conv2d(x, w, padding=1, groups=2),
+    "every other": lambda x, w: F.conv2d(x, w, padding=1, stride=2, groups=2),
+    "apart": lambda x, w: F.conv2d(x, w, padding=9, dilation=(1, 9), groups=2),
+    "far outside": lambda x, w: F.conv2d(x, w, padding=(1, 20), groups=2),
+    "two sizes": lambda x, w: F.avg_pool2d(x, 3, 1, 1) + F.avg_pool2d(x, 5, 1, 2),
+    "summed twice": lambda x, w: F.conv2d(x, w, padding=1, groups=2) + F.avg_pool2d(x, 3, 1, 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", _AROUND)
+def test_rows_of_any_length_are_summed(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for width in (1, 17, 64, 130):
+        inputs = torch.randn(1, 2, 5, width, dtype=dtype), torch.randn(2, 1, 3, 3, dtype=dtype)
+        kernels, given = _kernels(Case(_AROUND[name], inputs, name))
+        [found] = kernels.in_order(given)
+        expected = _AROUND[name](*(one.double() for one in inputs))
+        tolerance = _TOLERANCE[dtype]
+        torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_long_rows_are_summed() -> None:
+    def causal(x: Tensor, w: Tensor) -> Tensor:
+        return F.conv1d(x, w, padding=3, groups=2)[..., :-3]
+
+    inputs = torch.randn(1, 2, 70_001), torch.randn(2, 1, 4)
+    kernels, given = _kernels(Case(causal, inputs, ""))
+    torch.testing.assert_close(kernels.in_order(given)[0], causal(*inputs), rtol=1e-4, atol=1e-4)
+
+
 _TWO_KERNELS = """graph one
 axes h=8 ho=8 r=3
 in x: f32[h]

@@ -11,7 +11,7 @@ from superopt.codegen.cpp.source import Guard, Place, times
 from superopt.codegen.cpp.tiles import Tiles, inside, reads_window
 from superopt.codegen.statements import Compute
 
-__all__ = ["SEVERAL", "TURNS", "UNROLLED", "RowsPrinter"]
+__all__ = ["LONGEST", "SEVERAL", "TURNS", "UNROLLED", "RowsPrinter"]
 
 TURNS = 4
 """Registers that take turns in a sum, so that no addition waits for the previous addition."""
@@ -22,6 +22,9 @@ SEVERAL = 16
 UNROLLED = 8
 """Positions of the innermost axis of a window, up to which no loop is left."""
 
+LONGEST = 8192
+"""Positions of a row, times those of the innermost axis, up to which all that edges are is kept."""
+
 _MOST = 8  # vectors of a row that are summed together: half of the registers of a processor that has few
 
 
@@ -30,15 +33,14 @@ class RowsPrinter(NestPrinter):
 
     def __init__(self, tiles: Tiles, nest: Nest) -> None:
         super().__init__(tiles, nest)
-        self.there: dict[
-            int, str
-        ] = {}  # windows -> what says whether there is anything to read at these taps
+        self.there: dict[int, str] = {}  # windows -> what says whether there is anything to read here
 
     def applies(self) -> bool:
         """Whether all that vectors run along are windows, whose edges depend on the innermost taps alone."""
         if self.vector not in self.tiles.fixed or not self.reduced:
             return False
-        if self.graph.sizes[self.reduced[-1]] > UNROLLED:
+        taps, sizes = self.graph.sizes[self.reduced[-1]], self.graph.sizes
+        if taps > UNROLLED or taps * self.tiles.tiled.get(self.vector, sizes[self.vector]) > LONGEST:
             return False
         return bool(self._windows()) and all(
             reads_window(self.graph, value) and self._has_plain_edges(self.tiles.place(value))
@@ -47,14 +49,23 @@ class RowsPrinter(NestPrinter):
 
     def print(self) -> None:
         """Print the nest."""
-        tiles, reductions, targets = self.tiles, self.nest.reductions, self._targets()
+        tiles, targets = self.tiles, self._targets()
         assert self.vector is not None
         # Neighbouring windows share what they read, so their axes are walked along last.
         self.kept.sort(key=lambda axis: axis in tiles.fixed)
         inner = self._operands()
-        outer = self._operands(self.nest.rest, [one.value for one in reductions])
+        outer = self._operands(self.nest.rest, [one.value for one in self.nest.reductions])
         pointers = {value: tiles.pointer(value, tiles.place(value)) for value in dict.fromkeys(inner + outer)}
         self._point_to_stores()
+        with tiles.block(""):  # another nest may run along the same axis
+            self._print_rows(inner, outer, pointers, targets)
+
+    def _print_rows(
+        self, inner: list[int], outer: list[int], pointers: dict[int, str], targets: dict[int, Place]
+    ) -> None:
+        """Print the loops over rows, and what they share."""
+        tiles, reductions = self.tiles, self.nest.reductions
+        assert self.vector is not None
         name, count = self.name(self.vector), tiles.count(self.vector)
         extent, most = tiles.extent(self.vector), max(_MOST // len(reductions), 1)
         tiles.line(f"constexpr int {name}_vectors = vectors_along({extent}, {most});")

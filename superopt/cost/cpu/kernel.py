@@ -13,7 +13,7 @@ from superopt.codegen.cpp.config import FEW, CppConfig
 from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
 from superopt.codegen.cpp.tiles import reads_window
 from superopt.codegen.cpp.windows.filtering import filtering_of
-from superopt.codegen.cpp.windows.rows import UNROLLED
+from superopt.codegen.cpp.windows.rows import LONGEST, UNROLLED
 from superopt.codegen.statements import Compute, KernelProgram, Store
 from superopt.cost.cpu import rates
 from superopt.cost.cpu.contraction import Shape, contraction_time, filtered_time, gathered_time
@@ -340,6 +340,7 @@ class _Model:
         return (
             vector in window_axes(self.graph)
             and self.graph.sizes[last] <= UNROLLED
+            and self.graph.sizes[last] * self.at.extent(vector) <= LONGEST
             and all(reads_window(self.graph, value) for value in reads if vector in self.at.strides(value))
         )
 
