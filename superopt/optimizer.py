@@ -226,11 +226,11 @@ def as_called(best: Optimized, last: FinalRace, state: State) -> Optimized:
         times = times_together({**pair, **others}, copies, seconds=seconds)
         return {name: times[name] for name in pair}
 
-    copies = copies_of(state)[:_CALLED_COPIES]
     # PyTorch's compiled programs are compiled anew in a mode that they have not seen. Where weights want
     # gradients, PyTorch computes while these are on: there is nothing to race.
-    enabled = rival == EAGER.name and not best.wants_gradients(copies[0])
+    enabled = rival == EAGER.name and not best.wants_gradients(tensors_of(state.typical))
     with torch.set_grad_enabled(enabled), state.clock.phase("race"), state.stoppable():
+        copies = copies_of(state)[:_CALLED_COPIES]
         raced = confirm(pair, "superopt", rival, copies, seconds=_CALLED_S, level=1.0, times=among_others)
         if raced.winner == rival:
             measured = {**best.measurements, **raced.measurements}

@@ -320,12 +320,12 @@ def raced(
     us: float,
     eager: Callable[..., Tensor],
     compiled: Callable[..., Tensor] | None = None,
-    shapes: tuple[tuple[int, ...], ...] = SHAPES,
+    inputs: tuple[object, ...] | None = None,
 ) -> Optimized:
     times = {"superopt": Measurement(us, us, us, 9), "eager": Measurement(2 * us, us, us, 9)}
     contenders = {"eager": eager, **({"torch.compile": compiled} if compiled else {})}
     torch.manual_seed(0)
-    inputs = tuple(torch.randn(shape) for shape in shapes)
+    inputs = tuple(torch.randn(shape) for shape in SHAPES) if inputs is None else inputs
     state = State(best.function, best.traced, inputs, best.target, options, Limits(1.0))
     with state.ready():
         return as_called(best, FinalRace(contenders, times), state)
@@ -371,10 +371,16 @@ def test_the_race_of_calls_is_in_the_modes_of_calls(best, quick) -> None:
 
 
 def test_weights_that_want_gradients_are_raced_without(build, quick, random) -> None:
-    shapes, module, modes = ((6, 32), (16,)), Linear(), set()
-    found = build(module, *random(*shapes))
-    raced(found, quick, 9.0, noting(module, modes), shapes=shapes)
+    module, inputs, modes = Linear(), random((6, 32), (16,)), set()
+    raced(build(module, *inputs), quick, 9.0, noting(module, modes), inputs=inputs)
     assert modes == {False}  # else PyTorch's own program would compute on both sides
+
+
+def test_calls_on_other_things_than_tensors_are_raced(build, quick, random) -> None:
+    a, b = random((6, 32), (6, 32))
+    inputs, modes = ({"a": a, "b": b}, 2.0), set()
+    raced(build(scaled, *inputs), quick, 9.0, noting(scaled, modes), inputs=inputs)
+    assert modes == {True}
 
 
 @pytest.mark.usefixtures("slow_calls")
