@@ -2,14 +2,12 @@
 
 from collections.abc import Collection
 from contextlib import nullcontext
-from math import prod
 
-from superopt.codegen.cpp.expressions import Text
-from superopt.codegen.cpp.nest import NestPrinter
 from superopt.codegen.cpp.plan import Nest
 from superopt.codegen.cpp.source import Place
 from superopt.codegen.cpp.tiles import Tiles, reads_window
-from superopt.codegen.cpp.windows.rows import SEVERAL, TURNS, UNROLLED, RowsPrinter
+from superopt.codegen.cpp.windows.rows import RowsPrinter
+from superopt.codegen.cpp.windows.sums import TURNS, UNROLLED, SumsPrinter
 from superopt.codegen.statements import Compute, traced_strides
 
 __all__ = ["print_sliding"]
@@ -22,36 +20,26 @@ def print_sliding(tiles: Tiles, nest: Nest) -> None:
     printer.print()
 
 
-class _SlidingPrinter(NestPrinter):
-    """One nest that slides: its sums are known before the next vector, and so are steps made of them."""
-
-    in_turns = False
+class _SlidingPrinter(SumsPrinter):
+    """One nest that slides vector by vector."""
 
     def print(self) -> None:
         """Print the nest."""
-        reductions = self.nest.reductions
         tiles, targets = self.tiles, self._targets()
-        # Neighbouring windows share what they read, so their axes are walked along last.
-        self.kept.sort(key=lambda axis: axis in tiles.fixed)
-        inner = self._operands()
-        summed = [one.value for one in reductions]
-        outer = self._operands(self.nest.rest, summed)
-        operands = dict.fromkeys([*inner, *outer])
+        inner, outer = self._inner_and_outer()
         before = dict(tiles.places)
         for value in inner:
             if self._is_turned(value):
                 tiles.places[value] = self._turned(value)
-        pointers = {value: tiles.pointer(value, tiles.place(value)) for value in operands}
+        pointers = {value: tiles.pointer(value, tiles.place(value)) for value in dict.fromkeys(inner + outer)}
         self._point_to_stores()
         assert self.vector is not None
-        taps = [self.graph.sizes[axis] for axis in self.reduced]
-        self.in_turns = prod(taps) >= SEVERAL and taps[-1] <= UNROLLED
-        turns = f"[{TURNS}]" if self.in_turns else ""
+        turns = f"[{TURNS}]" if self.takes_turns else ""
         name, count = self.name(self.vector), tiles.count(self.vector)
         with tiles.loops(self.kept) if self.kept else tiles.block(""):
             head = f"along({count}, [&](index_t {name}, auto {name}_lanes, int) INLINE"
             with tiles.block(head, end=");"):
-                for one in reductions:
+                for one in self.nest.reductions:
                     tiles.line(f"Vec {self._register(one)}{turns}{{}};")
                     if one.step.op == "max":
                         tiles.line(f"start({self._register(one)}, -infinity);")
@@ -63,12 +51,7 @@ class _SlidingPrinter(NestPrinter):
                         self._read(inner, pointers, vector=False)
                         self._read(inner, pointers, vector=True)
                         self._statements({})
-                for one in reductions:
-                    self.known[one.value] = Text(self._joined(one), vector=True)
-                    if one.value in targets:
-                        place = targets[one.value]
-                        at = self._at(tiles.pointer(one.value, place), place.strides, self._loops)
-                        self._store(at, place.strides, "float", self.known[one.value])
+                self._end_sums(targets)
                 self._read(outer, pointers, vector=False)
                 self._read(outer, pointers, vector=True)
                 self._statements(targets, self.nest.rest)
@@ -122,26 +105,20 @@ class _SlidingPrinter(NestPrinter):
                 flags.append(flag)
         return flags
 
-    def _joined(self, one: Compute) -> str:
-        """Return a reduction over windows, of which several registers may each have a part."""
-        register = self._register(one)
-        if not self.in_turns:
-            return register
-        parts = [f"{register}[{turn}]" for turn in range(TURNS)]
-        whole = f"{register}_all"
-        self.tiles.line(f"Vec {whole} = {parts[0]};")
-        for part in parts[1:]:
-            joined = f"maximum({part}, {whole})" if one.step.op == "max" else f"{whole} + {part}"
-            self.tiles.line(f"{whole} = {joined};")
-        return whole
+    def _term_register(self, one: Compute) -> str:
+        turn = f"[{self.name(self.reduced[-1])} % {TURNS}]" if self.takes_turns else ""
+        return f"{self._register(one)}{turn}"
 
-    def _reduce(self, one: Compute, targets: dict[int, Place]) -> None:
-        text = self._product(one) if one.step.op == "contract" else self._value(one.step.inputs[0])
-        part = text.code if text.vector else f"splat({text.code})"
+    def _joined(self, one: Compute) -> str:
         register = self._register(one)
-        register += f"[{self.name(self.reduced[-1])} % {TURNS}]" if self.in_turns else ""
-        largest = one.step.op == "max"
-        self.tiles.line(f"{register} = maximum({part}, {register});" if largest else f"{register} += {part};")
+        if not self.takes_turns:
+            return register
+        first, *parts = (f"{register}[{turn}]" for turn in range(TURNS))
+        whole = f"{register}_all"
+        self.tiles.line(f"Vec {whole} = {first};")
+        for part in parts:
+            self._add(whole, part, one)
+        return whole
 
 
 def all_inside(tiles: Tiles, place: Place, vector: str, taps: Collection[str]) -> str:

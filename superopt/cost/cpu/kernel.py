@@ -13,7 +13,7 @@ from superopt.codegen.cpp.config import FEW, CppConfig
 from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
 from superopt.codegen.cpp.tiles import reads_window
 from superopt.codegen.cpp.windows.filtering import filtering_of
-from superopt.codegen.cpp.windows.rows import LONGEST, UNROLLED
+from superopt.codegen.cpp.windows.rows import keeps_edges
 from superopt.codegen.statements import Compute, KernelProgram, Store
 from superopt.cost.cpu import rates
 from superopt.cost.cpu.contraction import Shape, contraction_time, filtered_time, gathered_time
@@ -339,8 +339,7 @@ class _Model:
         reads = {value for one in nest.statements for value in _read_by(one)} - nest.made
         return (
             vector in window_axes(self.graph)
-            and self.graph.sizes[last] <= UNROLLED
-            and self.graph.sizes[last] * self.at.extent(vector) <= LONGEST
+            and keeps_edges(self.graph.sizes[last], self.at.extent(vector))
             and all(reads_window(self.graph, value) for value in reads if vector in self.at.strides(value))
         )
 

@@ -44,8 +44,8 @@ class Comparison:
         """Whether a demand is a tie of ordered numbers: if no result shows it, < and <= are the same."""
         return demand == {0} and self.op in ("lt", "gt", "le", "ge")
 
-    def of_labels(self, extents: Mapping[int, int]) -> "Comparison":
-        """Return it without demands that no label meets, where some inputs name places of axes.
+    def met_by_labels(self, extents: Mapping[int, int]) -> "Comparison":
+        """Return it with the demands that labels can meet: they name places of an axis, and none is beyond.
 
         The axes' extents are given by the positions of these inputs.
         """

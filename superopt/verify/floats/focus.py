@@ -145,7 +145,7 @@ def focus_of(*programs: Graph | Traced) -> Focus:
         frozenset(finder.integers - finder.ranged),
         frozenset(finder.ranged),
         tuple(sorted(finder.labels.items())),
-        tuple(one.of_labels(finder.labels) for one in finder.comparisons),
+        tuple(one.met_by_labels(finder.labels) for one in finder.comparisons),
         finder.jumps,
         finder.fragile,
     )
@@ -338,10 +338,9 @@ class _Region:
     def _note(
         self, value: int, op: str, left: _Fact, right: _Fact, demands: tuple[frozenset[int], ...]
     ) -> None:
-        place, sides = (self.program, self.node, value), (left.text, right.text)
         integers = next(iter(left.inputs), None) if left.direct else None
-        made = Comparison(*place, op, *sides, demands, integers, right.range.number)
-        self.finder.comparisons.append(made)
+        told = left.text, right.text, demands, integers, right.range.number
+        self.finder.comparisons.append(Comparison(self.program, self.node, value, op, *told))
 
     def _is_exact(self, constant: _Fact) -> bool:
         """Whether inputs of each float dtype here can be just this number."""

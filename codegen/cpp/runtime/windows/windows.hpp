@@ -58,6 +58,8 @@ INLINE inline Vec load_chosen(const float* from, index_t stride, const Chosen& c
 #endif
 
 #ifdef MASKED_EDGES
+INLINE inline bool is_masked(index_t stride, index_t step) { return step > 0 && (stride == 1 || stride == 2); }
+
 // The lanes at places first, first + step, ... that are among `size` positions and among the first `count`.
 INLINE inline Chosen chosen_inside(index_t stride, index_t count, index_t first, index_t step, index_t size) {
     const index_t begin = first >= 0 ? 0 : (step - 1 - first) / step;
@@ -66,7 +68,7 @@ INLINE inline Chosen chosen_inside(index_t stride, index_t count, index_t first,
 }
 
 INLINE inline Vec load_edge(const float* from, index_t stride, index_t count, index_t first, index_t step, index_t size) {
-    if (step <= 0 || stride > 2 || stride < 1) return load_some(from, stride, count, first, step, size);
+    if (!is_masked(stride, step)) return load_some(from, stride, count, first, step, size);
     return load_chosen(from, stride, chosen_inside(stride, count, first, step, size));
 }
 #endif
@@ -119,9 +121,9 @@ constexpr bool is_float = false;
 template <>
 constexpr bool is_float<float> = true;
 
-// Some vectors of a row, each at some taps of a window: which of their lanes lie inside is known before.
-// Masks are for edges alone: with them, numbers that are in no cache come late. The strides of lanes are
-// given anew to each load, so that compilers know them.
+// Some vectors of a row, each at some taps of a window: it is known before which of their lanes lie inside.
+// Masks are kept for edges alone, as processors do not fetch ahead of masked loads. Each load is told the
+// strides of lanes, so that compilers know them.
 template <class T, int VECTORS, int TAPS>
 struct Edges {
     index_t count, first, tap, size;
@@ -142,7 +144,7 @@ struct Edges {
                 for (int lane = 0; lane < lanes; lane += lanes - 1)
                     whole[vector] &= inside(place(vector, at, step) + lane * step, size);
 #ifdef MASKED_EDGES
-            if (!is_masked(stride, step)) continue;
+            if (!is_float<T> || !is_masked(stride, step)) continue;
 #pragma GCC unroll 8
             for (int at = 0; at < TAPS; ++at)
                 chosen[vector][at] = chosen_inside(stride, left(vector), place(vector, at, step), step, size);
@@ -154,18 +156,13 @@ struct Edges {
     INLINE inline index_t place(int vector, int at, index_t step) const {
         return first + vector * lanes * step + at * tap;
     }
-    INLINE static inline bool is_masked(index_t stride, index_t step) {
-        return is_float<T> && step > 0 && (stride == 1 || stride == 2);
-    }
 
     INLINE inline Vec load(const T* from, int vector, int at, index_t stride, index_t step) const {
 #ifdef MASKED_EDGES
         if constexpr (is_float<T>)
-            if (is_masked(stride, step) && !whole[vector]) return load_chosen(from, stride, chosen[vector][at]);
+            if (!whole[vector] && is_masked(stride, step)) return load_chosen(from, stride, chosen[vector][at]);
 #endif
-        if (whole[vector] && stride == 1) return superopt::load(from);
-        if (whole[vector] && stride == 2) return load_alternate(from);
-        return load_some(from, stride, left(vector), place(vector, at, step), step, size);
+        return load_window(whole[vector], from, stride, left(vector), place(vector, at, step), step, size);
     }
 };
 
