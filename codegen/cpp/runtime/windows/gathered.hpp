@@ -87,6 +87,7 @@ INLINE inline void copy_stretch(const T* from, index_t stride, index_t begin, in
 
 // How many positions of a stretch lie before the first that is inside, and before the first outside after those.
 INLINE inline void clip(index_t place, index_t factor, index_t size, index_t& begin, index_t& end) {
+    if (inside(place, size) && inside(place + (end - 1) * factor, size)) return;  // divisions take long
     if (factor < 0) {
         begin = most(begin, place >= size ? (place - size) / -factor + 1 : 0);
         end = least(end, place >= 0 ? place / -factor + 1 : 0);
@@ -171,37 +172,14 @@ Matrix<float> gathered_rows(const Gathered<T, ROWS, COLUMNS, PLACES>& from, inde
     return {to, to_row, 1};
 }
 
-#if defined(__AVX512F__) && defined(__BMI2__)
-INLINE inline Vec load_lanes(const float* from, uint32_t mask) { return load_masked(from, mask); }
-#if defined(__AVX512BW__) && defined(__AVX512VL__)
-INLINE inline Vec load_lanes(const bf16* from, uint32_t mask) { return from_bf16(load_masked(from, mask)); }
-#endif
-template <class T>
-INLINE inline Vec load_lanes(const T* from, uint32_t mask) {
-    Vec value{};
-    for (int lane = 0; lane < lanes; ++lane)
-        if (mask >> lane & 1) value[lane] = read(from[lane]);
-    return value;
-}
-template <class T>
-INLINE inline Vec load_every_other(const T* from, uint32_t mask) {
-    Vec value{};
-    for (int lane = 0; lane < lanes; ++lane)
-        if (mask >> lane & 1) value[lane] = read(from[2 * lane]);
-    return value;
-}
-INLINE inline Vec load_every_other(const float* from, uint32_t mask) {
-    const uint32_t wide = __builtin_ia32_pdep_si(mask, 0x55555555u);
-    const Vec low = load_masked(from, wide), high = load_masked(from + lanes, wide >> 16);
-    return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-}
-
+#ifdef MASKED_EDGES
 // What the columns of a panel read at one combination of places: for each vector some loads, each of some lanes.
 struct PanelLoads {
     static constexpr int vectors = 2;
     int end[vectors];  // after which load a vector is complete
+    bool whole[vectors];  // whether it is one load of all lanes
     index_t offset[vectors * (lanes + 1)];
-    uint32_t mask[vectors * (lanes + 1)];
+    Chosen chosen[vectors * (lanes + 1)];
 };
 
 // Rows of a panel, in tables: where each begins, and with which other rows it shares its combination of places.
@@ -260,6 +238,7 @@ PanelLoads panel_loads(const Gathered<T, ROWS, COLUMNS, PLACES>& from, const ind
     int number = 0;
     for (int vector = 0; vector < PanelLoads::vectors; ++vector) {
         const index_t all = most(0, least(lanes, width - vector * lanes));
+        loads.whole[vector] = false;
         for (index_t at = 0; at < all;) {
             const index_t length = least(columns.count[last] - position[last], all - at);
             index_t begin = 0, end = length, offset = 0;
@@ -271,7 +250,9 @@ PanelLoads panel_loads(const Gathered<T, ROWS, COLUMNS, PLACES>& from, const ind
             }
             if (begin < end) {
                 loads.offset[number] = offset - at * columns.stride[last];
-                loads.mask[number++] = ((1u << (end - begin)) - 1) << (at + begin);
+                loads.whole[vector] = end - begin == lanes;
+                if (!loads.whole[vector]) loads.chosen[number] = Chosen(columns.stride[last], at + begin, at + end);
+                ++number;
             }
             at += length;
             position[last] += length;
@@ -284,7 +265,7 @@ PanelLoads panel_loads(const Gathered<T, ROWS, COLUMNS, PLACES>& from, const ind
 }
 
 // Copy rows of a panel of two vectors.
-template <bool ALTERNATE, class T, int PLACES>
+template <int STRIDE, class T, int PLACES>
 void fill_panel(const T* data, const PanelRows<PLACES>& rows, const PanelLoads* loads, index_t row, index_t height,
                 float* to) {
     for (index_t i = 0; i < height; ++i, to += PanelLoads::vectors * lanes) {
@@ -292,19 +273,25 @@ void fill_panel(const T* data, const PanelRows<PLACES>& rows, const PanelLoads* 
         const T* const from = data + rows.offset[row + i];
         int number = 0;
         for (int vector = 0; vector < PanelLoads::vectors; ++vector) {
-            Bits value{};
-            for (; number < one.end[vector]; ++number) {
-                const T* const at = from + one.offset[number];
-                const Vec part = ALTERNATE ? load_every_other(at, one.mask[number]) : load_lanes(at, one.mask[number]);
-                value |= bits(part);
-            }
-            store(to + vector * lanes, floats(value));
+            Vec value{};
+            if (one.whole[vector]) {
+                const T* const at = from + one.offset[number++];
+                value = STRIDE == 1 ? load(at) : load_alternate(at);
+            } else
+                for (; number < one.end[vector]; ++number)
+                    value = floats(bits(value) | bits(load_chosen(from + one.offset[number], STRIDE, one.chosen[number])));
+            store(to + vector * lanes, value);
         }
     }
 }
 #endif
 
 constexpr index_t most_kept = 1 << 17;  // elements of all rows that stay in the second cache
+
+#ifdef MASKED_EDGES
+// How many rows must share a combination of places: as many as make up for the time that its masks take.
+constexpr index_t shared = sizeof(Chosen) > sizeof(Vec) ? 8 : 1;
+#endif
 
 // Columns that are neighbours in memory: they are gathered in panels, which all rows meet.
 template <class A, class B, int M, int N, int K, int A_PLACES, int B_PLACES>
@@ -330,19 +317,19 @@ void contract_columns(const Gathered<A, M, K, A_PLACES>& a, const Gathered<B, K,
                 }
             }
     };
-#if defined(__AVX512F__) && defined(__BMI2__)
+#ifdef MASKED_EDGES
     PanelRows<B_PLACES> rows;
     const index_t step = b.columns.stride[N - 1];
-    if ((step == 1 || step == 2) && rows.note(b, scratch)) {
+    if ((step == 1 || step == 2) && rows.note(b, scratch) && k_count >= shared * rows.count) {
         PanelLoads* const loads = reinterpret_cast<PanelLoads*>(scratch.floats(rows.count * index_t(sizeof(PanelLoads) / 4)));
         const auto begin = [&](index_t n, index_t breadth) INLINE {
             for (int one = 0; one < rows.count; ++one) loads[one] = panel_loads(b, rows.moved[one], n, breadth);
         };
         each_panel(begin, [&](index_t k, index_t depth, index_t, index_t) INLINE {
             if (step == 1)
-                fill_panel<false>(b.data, rows, loads, k, depth, panel);
+                fill_panel<1>(b.data, rows, loads, k, depth, panel);
             else
-                fill_panel<true>(b.data, rows, loads, k, depth, panel);
+                fill_panel<2>(b.data, rows, loads, k, depth, panel);
         });
         return;
     }

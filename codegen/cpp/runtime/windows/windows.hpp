@@ -30,12 +30,22 @@ struct Chosen {
         const uint32_t mask = ((1u << end) - 1) & ~((1u << begin) - 1);
         bits = stride == 1 ? mask : __builtin_ia32_pdep_si(mask, 0x55555555u);
     }
+    bool has(int number) const { return bits >> number & 1; }
 };
 INLINE inline Vec load_chosen(const float* from, index_t stride, const Chosen& chosen) {
     if (stride == 1) return load_masked(from, chosen.bits);
     const Vec low = load_masked(from, chosen.bits), high = load_masked(from + lanes, chosen.bits >> 16);
     return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
 }
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+INLINE inline Vec load_chosen(const bf16* from, index_t stride, const Chosen& chosen) {
+    if (stride == 1) return from_bf16(load_masked(from, chosen.bits));
+    Vec value{};
+    for (int lane = 0; lane < lanes; ++lane)
+        if (chosen.has(2 * lane)) value[lane] = read(from[2 * lane]);
+    return value;
+}
+#endif
 #elif defined(__AVX__) && !defined(__AVX512F__)
 #define MASKED_EDGES
 struct Chosen {
@@ -48,6 +58,7 @@ struct Chosen {
         low = stride == 1 ? between(number) : even & between(number / 2);
         high = even & between((number + lanes) / 2);
     }
+    bool has(int number) const { return number < lanes ? low[number] : high[number - lanes]; }
 };
 INLINE inline Vec load_chosen(const float* from, index_t stride, const Chosen& chosen) {
     const Vec low = __builtin_ia32_maskloadps256((const Vec*)from, chosen.low);
@@ -58,6 +69,15 @@ INLINE inline Vec load_chosen(const float* from, index_t stride, const Chosen& c
 #endif
 
 #ifdef MASKED_EDGES
+// The same in another format, lane by lane.
+template <class T>
+INLINE inline Vec load_chosen(const T* from, index_t stride, const Chosen& chosen) {
+    Vec value{};
+    for (int lane = 0; lane < lanes; ++lane)
+        if (chosen.has(lane * stride)) value[lane] = read(from[lane * stride]);
+    return value;
+}
+
 INLINE inline bool is_masked(index_t stride, index_t step) { return step > 0 && (stride == 1 || stride == 2); }
 
 // The lanes at places first, first + step, ... that are among `size` positions and among the first `count`.
