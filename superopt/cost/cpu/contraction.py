@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from superopt.codegen.cpp.config import FEW
-from superopt.cost.cpu.rates import CALLED, CONVERT, GATHER, LOAD, REST, STORE, Core
+from superopt.cost.cpu.rates import ALTERNATE, CALLED, CONVERT, GATHER, LOAD, REST, STORE, Core
 
 __all__ = ["Shape", "contraction_time", "filtered_time", "gathered_time"]
 
@@ -17,7 +17,7 @@ _DEEP = 256  # numbers of a sum that are packed at a time
 _SHALLOW = 64
 _TURN_LANES = 1.5  # as a multiple of a load and a store: a square block is transposed on the way
 _FOLD = 8.0  # cycles to sum the lanes of a vector, where several vectors are summed together
-_WINDOW = 6.5  # the time to copy a vector of a window, parts of which may lie outside
+_WINDOW = 7.0  # cycles to copy a vector of a window, parts of which may lie outside
 _SPLIT, _SPLIT_TAPS = 4.0, 8.0  # the time to make a vector of sums of neighbours, or of taps
 _REACHED = (
     1.25  # the time of a block of registers, with its loop and cache misses, over that of its products alone
@@ -63,14 +63,18 @@ def contraction_time(shape: Shape, core: Core) -> float:
     return time + (_streams(shape, core) if shape.m <= 2 else _direct(shape, core))
 
 
-def gathered_time(m: float, n: float, k: float, core: Core, *, b_along_n: bool, a_along_k: bool) -> float:
-    """Return the time of a contraction of windows: panels of columns, or else blocks of rows, are copied."""
+def gathered_time(m: float, n: float, k: float, core: Core, *, b_step: int, a_along_k: bool) -> float:
+    """Return the time of a contraction of windows: panels of columns, or else blocks of rows, are copied.
+
+    Columns are copied that are neighbours, or every other number: `b_step` is 1 or 2.
+    """
     called = CALLED * core.cycle
     if not (m and n and k):
         return called
-    if b_along_n:
-        return called + n * k / core.lanes * _WINDOW + _panel(m, n, k, core)
-    copied = m * k / core.lanes * (_WINDOW if a_along_k else GATHER * core.cycle)
+    if b_step in (1, 2):
+        each = _WINDOW + (ALTERNATE if b_step == 2 else 0.0)
+        return called + n * k / core.lanes * each * core.cycle + _panel(m, n, k, core)
+    copied = m * k / core.lanes * (_WINDOW if a_along_k else GATHER) * core.cycle
     along = Shape(m, n, k, a_along_k=True, b_along_k=True, b_along_n=False)
     return copied + ceil(m / _DEEP) * contraction_time(replace(along, m=min(m, _DEEP)), core)
 

@@ -278,9 +278,9 @@ class _Model:
                 each = filtered_time(results, at.extent(found.filter), at.extent(found.channel), self.core)
                 return at.volume(found.around) * each
             rows, columns, summed = map(at.volume, item.gathered)
-            b_along_n = at.strides(item.b).get(item.n) in (1, 2)
+            b_step = at.strides(item.b).get(item.n, 0)
             a_along_k = at.strides(item.a).get(item.k or "") == 1
-            each = gathered_time(rows, columns, summed, self.core, b_along_n=b_along_n, a_along_k=a_along_k)
+            each = gathered_time(rows, columns, summed, self.core, b_step=b_step, a_along_k=a_along_k)
             return at.volume(item.around) * each
         a, b = at.strides(item.a), at.strides(item.b)
         # An outer axis that continues one of the contraction's axes in both operands only lengthens it.
