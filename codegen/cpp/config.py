@@ -33,6 +33,7 @@ _MANY = 256  # rows from which on columns are copied for all of them; `pair_many
 _TALL_ROWS, _TALL_COLUMNS = 512, 128  # rows of a tile whose columns are copied, and the columns then
 _APART = 4096  # columns in bf16 whose rows, if they have a multiple of it, compete for lines of the cache
 _LINE = 256  # positions of an axis of an image that is one tile
+_FILTERS = 512  # the most filters of a convolution that stay together
 _SUMS = 4 * 32768  # sums of a convolution in a tile, which meet again after a part of their terms
 _STOPPING = 256  # the most positions of a tile along a loop that a mask ends early
 
@@ -90,7 +91,7 @@ def default_config(
             several += [axis]
         else:
             tiles[axis] = 1
-    slid = _slid_outputs(program)
+    slid, filters = _slid_outputs(program)
     tiles |= {axis: sizes[axis] for axis in slid if 1 <= sizes[axis] <= _LINE}
     few = prod(tiles[axis] for axis in several if tiles[axis] <= FEW)
     runs = any(isinstance(one, Move) for one, _ in program.flat())
@@ -99,6 +100,8 @@ def default_config(
             alone = _RUNNING if runs else _REUSE
             most = alone if few == 1 else max(alone // 4, min(alone, _ROWS // few))
             tiles[axis] = _equal_tiles(tiles[axis], most)
+    positions = prod(sizes[axis] for axis in slid)
+    tiles |= {axis: sizes[axis] for axis in filters if sizes[axis] <= min(positions, _FILTERS)}  # less is copied
     if slid:
         tiles |= _shared_out(tiles, slid, sizes, cores)
     little = _little(program, sizes)
@@ -141,16 +144,21 @@ def default_config(
     return config
 
 
-def _slid_outputs(program: KernelProgram) -> list[str]:
-    """Return the axes of the grid along which a contraction slides over many channels, outermost first."""
+def _slid_outputs(program: KernelProgram) -> tuple[list[str], set[str]]:
+    """Return the axes of the grid along which a contraction slides over many channels, outermost first.
+
+    Return with them the axes of its filters.
+    """
     axes = value_axes(program.graph)
     terms = {axis for step in program.steps() for place in step.places for axis, _ in place.terms}
-    found: set[str] = set()
+    found, filters = set[str](), set[str]()
     for step in program.steps():
         if step.op == "contract" and terms & set(step.axes):
             a, b = (axes[i].difference(step.axes) for i in step.inputs)
-            found |= terms.difference(step.axes) if a - b and b - a else set()
-    return [axis for axis in program.grid if axis in found]
+            if a - b and b - a:
+                found |= terms.difference(step.axes)
+                filters |= {axis for one in (a, b) if not one & terms for axis in one}
+    return [axis for axis in program.grid if axis in found], filters
 
 
 def _shared_out(
