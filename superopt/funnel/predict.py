@@ -6,6 +6,7 @@ them; elsewhere they take their place. Of many candidates the likeliest go on.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from superopt.candidates.candidate import Candidate, total_us
 from superopt.candidates.order import as_predicted
@@ -19,6 +20,7 @@ __all__ = ["predict", "predicted"]
 
 _GUESSES = 4  # candidates that also race in the configurations predicted to be best,
 _GUESSES_TIMED = 2  # where estimates are times
+_NEAR = 1.2  # a candidate whose predicted time is within this many times another's may be faster
 _PROMISING = 0.9  # a guess below this share of the default's predicted time is worth compiling
 
 
@@ -74,7 +76,8 @@ def _with_guesses(
     if alone:
         first = sorted(entered, key=lambda one: (not one.is_kept, one.us))[:1]
     elif not limits.tune:  # the first candidates as they come, and one in its predicted best configurations
-        first = [*entered[: max(limits.most - 1, 1)], *promising][: limits.most]
+        count = max(limits.most - 1, 1)
+        first = [*entered[:count], *(promising or _rivals(known[:count], known[count:]))][: limits.most]
     else:  # the estimate of a schedule is a bound for all its configurations
         bounds = {one.id: one.us for one in scheduled}
         first = sorted(entered, key=lambda one: bounds.get(one.id, one.us))[: limits.most]
@@ -89,6 +92,12 @@ def _with_guesses(
             if one.id not in kept
         ),
     ]
+
+
+def _rivals(first: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
+    """Return other candidates that may be faster than the first ones, as predictions err; the best first."""
+    best = min((one.us for one in first if one.is_kept), default=inf)
+    return sorted((one for one in others if one.is_kept and one.us < _NEAR * best), key=lambda one: one.us)
 
 
 def _with_live(first: Sequence[Candidate], entered: Sequence[Candidate]) -> list[Candidate]:
