@@ -101,7 +101,8 @@ def default_config(
             most = alone if few == 1 else max(alone // 4, min(alone, _ROWS // few))
             tiles[axis] = _equal_tiles(tiles[axis], most)
     positions = prod(sizes[axis] for axis in slid)
-    tiles |= {axis: sizes[axis] for axis in filters if sizes[axis] <= min(positions, _FILTERS)}  # less is copied
+    together = min(positions, _FILTERS)  # each program copies what it reads of the image, for all of these
+    tiles |= {axis: sizes[axis] for axis in filters if sizes[axis] <= together}
     if slid:
         tiles |= _shared_out(tiles, slid, sizes, cores)
     little = _little(program, sizes)

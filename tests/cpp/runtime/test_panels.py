@@ -24,7 +24,8 @@ template <class T>
 void compare(char* memory, index_t bytes, bool at_end, index_t channels, index_t high, index_t wide,
              index_t stride, index_t dilation, index_t padding) {
     const index_t numbers = channels * high * wide, reach = dilation * (taps - 1) + 1;
-    const index_t rows = (high + 2 * padding - reach) / stride + 1, columns = (wide + 2 * padding - reach) / stride + 1;
+    const index_t rows = (high + 2 * padding - reach) / stride + 1;
+    const index_t columns = (wide + 2 * padding - reach) / stride + 1;
     if (high + 2 * padding < reach || wide + 2 * padding < reach) return;
     T* const image = at_end ? (T*)(memory + bytes) - numbers : (T*)memory;
     for (index_t at = 0; at < numbers; at++) put(image[at], float(at * 7 % 11) - 5);
@@ -33,10 +34,13 @@ void compare(char* memory, index_t bytes, bool at_end, index_t channels, index_t
     fill(found, filters * rows * columns, 0.0f);
     const index_t all = channels * taps * taps;
     contract_gathered(
-        Gathered<float, 1, 3, 0>{weights, {{filters}, {all}, {{0}}}, {{channels, taps, taps}, {9, 3, 1}, {{0, 0, 0}}}, {}, {}},
+        Gathered<float, 1, 3, 0>{
+            weights, {{filters}, {all}, {{0}}}, {{channels, taps, taps}, {9, 3, 1}, {{0, 0, 0}}}, {}, {}},
         Gathered<T, 3, 2, 2>{
             image - padding * wide - padding,
-            {{channels, taps, taps}, {high * wide, dilation * wide, dilation}, {{0, dilation, 0}, {0, 0, dilation}}},
+            {{channels, taps, taps},
+             {high * wide, dilation * wide, dilation},
+             {{0, dilation, 0}, {0, 0, dilation}}},
             {{rows, columns}, {stride * wide, stride}, {{stride, 0}, {0, stride}}},
             {-padding, -padding}, {high, wide}},
         found, {rows * columns}, {columns, 1});
@@ -49,7 +53,8 @@ void compare(char* memory, index_t bytes, bool at_end, index_t channels, index_t
         for (index_t t = 0; t < taps; t++) {
             const index_t y = i * stride + s * dilation - padding, x = j * stride + t * dilation - padding;
             if (y < 0 || y >= high || x < 0 || x >= wide) continue;
-            sum += weights[((f * channels + c) * taps + s) * taps + t] * read(image[(c * high + y) * wide + x]);
+            const float weight = weights[((f * channels + c) * taps + s) * taps + t];
+            sum += weight * read(image[(c * high + y) * wide + x]);
         }
         wrong += found[(f * rows + i) * columns + j] != sum;  // small whole numbers: no sum is rounded
     }
