@@ -23,8 +23,8 @@ public:
 #if defined(__SANITIZE_ADDRESS__)
             piece.count = count;  // exact, so that the sanitizer sees one element too many
             void* data = nullptr;
-            if (posix_memalign(&data, 64, sizeof(float) * size_t(count)) != 0) abort();
-            piece.data = static_cast<float*>(data);
+            const bool failed = posix_memalign(&data, 64, sizeof(float) * size_t(count)) != 0;
+            piece.data = failed ? nullptr : static_cast<float*>(data);
 #else
             piece.count = (count + 15) / 16 * 16;
             piece.data = static_cast<float*>(aligned_alloc(64, sizeof(float) * size_t(piece.count)));
