@@ -148,7 +148,7 @@ def default_config(
 def _slid_outputs(program: KernelProgram) -> tuple[list[str], set[str]]:
     """Return the axes of the grid along which a contraction slides over many channels, outermost first.
 
-    Return with them the axes of its filters.
+    With them come those of its filters, which the image lacks.
     """
     axes = value_axes(program.graph)
     terms = {axis for step in program.steps() for place in step.places for axis, _ in place.terms}
@@ -158,8 +158,10 @@ def _slid_outputs(program: KernelProgram) -> tuple[list[str], set[str]]:
             a, b = (axes[i].difference(step.axes) for i in step.inputs)
             if a - b and b - a:
                 found |= terms.difference(step.axes)
-                filters |= {axis for one in (a, b) if not one & terms for axis in one}
-    return [axis for axis in program.grid if axis in found], filters
+                filters |= set[str]().union(
+                    *(one - other for one, other in ((a, b), (b, a)) if not one & terms)
+                )
+    return [axis for axis in program.grid if axis in found], filters.intersection(program.grid)
 
 
 def _shared_out(
