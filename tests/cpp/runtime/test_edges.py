@@ -8,14 +8,20 @@ from superopt.codegen.cpp import CppSource, compile_source
 
 from .test_tails import FLAGS
 
-# A page between two that cannot be read: each vector begins, and once more ends, where that page does.
-TEXT = """#include <initializer_list>
+BEGIN = """#include <initializer_list>
 #include <sys/mman.h>
 #include "runtime.hpp"
 using namespace superopt;
 extern "C" index_t cases, wrong;
 index_t cases = 0, wrong = 0;
-extern "C" void all_edges() {
+inline void put(float& to, float value) { to = value; }
+inline void put(bf16& to, float value) { to.bits = uint16_t(reinterpret_cast<uint32_t&>(value) >> 16); }
+"""
+
+# A page between two that cannot be read: each vector begins, and once more ends, where that page does.
+TEXT = (
+    BEGIN
+    + """extern "C" void all_edges() {
     constexpr index_t length = 4096, numbers = length / 4;
     const int kind = MAP_PRIVATE | MAP_ANONYMOUS;
     char* const pages = (char*)mmap(nullptr, 3 * length, PROT_NONE, kind, -1, 0);
@@ -48,8 +54,6 @@ extern "C" void all_edges() {
 }
 
 // Rows of which several vectors are read together, block by block, at some taps of a window.
-inline void put(float& to, float value) { to = value; }
-inline void put(bf16& to, float value) { to.bits = uint16_t(reinterpret_cast<uint32_t&>(value) >> 16); }
 template <class T>
 void row_edges(index_t stride, index_t step, index_t tap) {
     constexpr int vectors = 2, taps = 3;
@@ -87,6 +91,7 @@ extern "C" void all_rows() {
     }
 }
 """
+)
 
 
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS.keys())
@@ -103,16 +108,10 @@ def test_edges_compile_without_instructions_that_scatter_bits(flags: tuple[str, 
     assert compile_source(CppSource("scatter", TEXT, ()), flags=("-O1", *flags)).exists()
 
 
-# An image lies at the begin, and once more at the end, of memory between two pages that cannot be read.
-PANELS = """#include <initializer_list>
-#include <sys/mman.h>
-#include "runtime.hpp"
-using namespace superopt;
-extern "C" index_t cases, wrong;
-index_t cases = 0, wrong = 0;
-inline void put(float& to, float value) { to = value; }
-inline void put(bf16& to, float value) { to.bits = uint16_t(reinterpret_cast<uint32_t&>(value) >> 16); }
-
+# An image lies at the beginning, and once more at the end, of memory between two pages that cannot be read.
+PANELS = (
+    BEGIN
+    + """
 constexpr index_t page = 4096, filters = 7, taps = 3;
 
 template <class T>
@@ -174,6 +173,7 @@ void all() {
 extern "C" void floats() { all<float>(); }
 extern "C" void halves() { all<bf16>(); }
 """
+)
 
 
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS.keys())

@@ -37,15 +37,6 @@ INLINE inline Vec load_chosen(const float* from, index_t stride, const Chosen& c
     const Vec low = load_masked(from, chosen.bits), high = load_masked(from + lanes, chosen.bits >> 16);
     return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
 }
-#if defined(__AVX512BW__) && defined(__AVX512VL__)
-INLINE inline Vec load_chosen(const bf16* from, index_t stride, const Chosen& chosen) {
-    if (stride == 1) return from_bf16(load_masked(from, chosen.bits));
-    Vec value{};
-    for (int lane = 0; lane < lanes; ++lane)
-        if (chosen.has(2 * lane)) value[lane] = read(from[2 * lane]);
-    return value;
-}
-#endif
 #elif defined(__AVX__) && !defined(__AVX512F__)
 #define MASKED_EDGES
 struct Chosen {
@@ -77,6 +68,11 @@ INLINE inline Vec load_chosen(const T* from, index_t stride, const Chosen& chose
         if (chosen.has(lane * stride)) value[lane] = read(from[lane * stride]);
     return value;
 }
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+INLINE inline Vec load_chosen(const bf16* from, index_t stride, const Chosen& chosen) {
+    return stride == 1 ? from_bf16(load_masked(from, chosen.bits)) : load_chosen<bf16>(from, stride, chosen);
+}
+#endif
 
 INLINE inline bool is_masked(index_t stride, index_t step) { return step > 0 && (stride == 1 || stride == 2); }
 
