@@ -20,7 +20,8 @@ __all__ = ["drop_needless_masks"]
 def drop_needless_masks(program: KernelProgram) -> KernelProgram:
     """Return the program without products of a mask and a value that is 0 outside it anyway."""
     graph = program.graph
-    instead = _needless(graph)
+    loaded = {one.value for one in program.loads}  # products that another kernel made are read as they are
+    instead = {value: other for value, other in _needless(graph).items() if value not in loaded}
     if not instead:
         return program
 

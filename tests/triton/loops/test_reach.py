@@ -6,7 +6,7 @@ import pytest
 from masks import MASKS, masked_mugraph, masked_text
 
 from superopt.codegen.triton import TritonMuGraph
-from superopt.ir import fuse, parse_graph, release_shifts, stabilize
+from superopt.ir import fuse, is_matmul, parse_graph, release_shifts, stabilize
 from superopt.trace import trace
 from superopt.workloads import WORKLOADS
 
@@ -53,6 +53,13 @@ def test_a_mask_that_is_added_is_needed_everywhere():
     text = masked_text("causal").replace("t23 = div(t21, t22)", "t24 = sum[t](t19)\nt23 = div(t21, t24)")
     mugraph = fuse(stabilize(parse_graph(text.replace("t22 = sum[t](t20)\n", ""))), online=True)
     assert "holds everywhere" not in TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).text
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_products_that_another_kernel_made_are_read_as_they_are(agrees, name):
+    graph = stabilize(parse_graph(masked_text(name)))
+    mugraph = fuse(graph, library=is_matmul, online=True)
+    agrees("text", text=str(mugraph), domain=[-3.0, 3.0])
 
 
 def test_a_mask_that_an_earlier_kernel_applied_still_ends_the_loop():
