@@ -35,7 +35,7 @@ class Decision:
     after_us: float | None = None  # the time of superopt's kernels
     floor_us: float | None = None  # the least time that its bytes and its arithmetic take, by the cost model
     verdict: str = ""
-    plan: str | None = None
+    plan: str | None = None  # also of kernels that came near Inductor's code, and are not taken
     recalled: bool = False
     open: bool = False  # time ran out before all was tried; a run with more time may decide otherwise
     final: bool = False  # decided with a large budget of its own: it is not tried again

@@ -16,7 +16,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from superopt.backend.budget import decisions_of
 from superopt.backend.cache import epoch
 from superopt.backend.checks.verdict import Taken
-from superopt.backend.checks.whole import Stay, WholeRace
+from superopt.backend.checks.whole import Stay, WholeRace, offered_of
 from superopt.backend.cut import Cut, device_of
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.mode import mode_of
@@ -117,13 +117,14 @@ class RegionPass(CustomGraphPass):
         found = decisions_of(read(), target, self.ledger, warm_up)
         waiting = {digest: self.ledger.pending[digest] for digest in found if digest in self.ledger.pending}
         decided = [(region, found[region.key.digest]) for region in regions]
-        taken = [(region, decision) for region, decision in decided if decision.taken and decision.plan]
         race = WholeRace(graph, target, self.ledger, lambda *given: replace_all(*given), weights)
-        stay = race.kept(taken)
+        stay = race.kept(offered_of(decided))
         self._note_waiting(waiting, race, stay, decided)
+        joined = {region.key.digest: decision for region, decision in stay.taken}
         for region, decision in decided:
-            why = stay.lost.get(region.key.digest)
-            self.ledger.note(decision if why is None else replace(decision, taken=False, why=why), title)
+            why = stay.lost.get(region.key.digest) if decision.taken else None
+            noted = joined.get(region.key.digest, decision)
+            self.ledger.note(noted if why is None else replace(noted, taken=False, why=why), title)
         if stay.taken:
             replace_all(graph, stay.taken)
         log.info(

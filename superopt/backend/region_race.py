@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from superopt.backend.cache import keep
-from superopt.backend.checks.better import BETTER, better, judged
+from superopt.backend.checks.better import BETTER, better, further, judged
 from superopt.backend.checks.elsewhere import COMPILING_S, HOPELESS, slower_elsewhere
 from superopt.backend.checks.inputs import RegionInputs
 from superopt.backend.decision import Decision, Ledger
@@ -202,8 +202,7 @@ class RegionRace:
         if made.why.startswith(_FAILED):  # nothing more is tried here; a later process may have better luck
             self.settled, late = True, True
         spent = before.seconds + time.monotonic() - start
-        made = replace(made, open=made.open or late, seconds=spent)
-        self.found = made if made.taken or not before.taken else replace(before, seconds=spent)
+        self.found = further(replace(made, open=made.open or late, seconds=spent), before)
         return self.found
 
     def decided(self) -> Decision:

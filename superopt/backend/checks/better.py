@@ -12,16 +12,19 @@ from superopt.targets import Target
 from superopt.tune import confirm
 from superopt.tune.measure import HeadToHead
 
-__all__ = ["BETTER", "better", "judged"]
+__all__ = ["BETTER", "better", "further", "judged"]
 
 BETTER = 1.02
 """A new plan takes the place of an old one if it is this many times as fast."""
+
+_NEAR = 0.9  # the least speed with which kernels may still gain inside the whole graph
 
 
 def judged(known: Decision, raced: HeadToHead, plan: str, call_us: float, win: float) -> Decision:
     """Return the decision after a race with Inductor's code, of which a call takes so long beside its work.
 
-    It stays open where a quieter moment may tell otherwise. Any kernels are wanted where `win` is 0.
+    It stays open where a quieter moment may tell otherwise. Any kernels are wanted where `win` is 0. Kernels
+    that come near are not taken, but keep their plan: the whole graph may be faster with them.
     """
     times = raced.measurements
     before_us = times["inductor"].median_us
@@ -30,10 +33,22 @@ def judged(known: Decision, raced: HeadToHead, plan: str, call_us: float, win: f
     told = f"{'at least ' if known.before_is_least else ''}{speed:.2f} times Inductor's speed"
     unclear = not raced.is_steady
     if speed < win:
-        return replace(known, why=f"{told}, {win} is needed", open=unclear)
+        near = plan if speed >= _NEAR and not known.before_is_least else None
+        return replace(known, plan=near, why=f"{told}, {win} is needed", open=unclear)
     if win and not raced.sure:
-        return replace(known, why=f"{told}, but ahead in {raced.share:.0%} of the rounds only", open=True)
+        why = f"{told}, but ahead in {raced.share:.0%} of the rounds only"
+        return replace(known, plan=plan, why=why, open=True)
     return replace(known, taken=True, plan=plan, why=told, open=unclear)
+
+
+def further(made: Decision, before: Decision) -> Decision:
+    """Return the decision after one more attempt: what is taken, or else came nearest to that."""
+    if made.taken:
+        return made
+    if before.taken:
+        return replace(before, seconds=made.seconds)
+    is_nearer = before.plan and (made.plan is None or (before.after_us or 0.0) < (made.after_us or 0.0))
+    return replace(before, open=made.open, seconds=made.seconds) if is_nearer else made
 
 
 def better(

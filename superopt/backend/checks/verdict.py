@@ -18,8 +18,8 @@ __all__ = ["Taken", "Verdict", "is_of_graph", "keep_verdict", "known_verdict", "
 
 Taken = Sequence[tuple[Region, Decision]]
 
-_FIELDS = ("plans", "lost", "without", "raced", "failed")
-_BACKEND = "whole graph 2"  # what this is a verdict of, and the version of its record
+_FIELDS = ("plans", "lost", "without", "joined", "raced", "failed")
+_BACKEND = "whole graph 3"  # what this is a verdict of, and the version of its record
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,14 @@ class Verdict:
     plans: Mapping[str, str]  # by the digests of the regions' keys: the digest of each plan that raced in it
     lost: Mapping[str, str]  # by these digests: why a region went
     without: tuple[str, ...] = ()  # the digests of the regions that had plans and were left out
+    joined: tuple[str, ...] = ()  # those of regions that did not win alone, and make the graph faster
     raced: bool = False
     failed: str = ""  # why the graph cannot be raced, if so
+
+    @property
+    def changes(self) -> tuple[frozenset[str], frozenset[str]]:
+        """What the graph has otherwise than the decisions on its regions say: what goes and what joins."""
+        return frozenset(self.without), frozenset(self.joined)
 
     def covers(self, taken: Taken) -> bool:
         """Whether all these plans were in the graph that was raced."""
@@ -38,12 +44,16 @@ class Verdict:
 
     def lost_of(self, taken: Taken) -> dict[str, str]:
         """Return which of these plans lost in an earlier race, perhaps beside others, and why."""
-        plans = plans_in(taken)
-        return {
-            digest: why
-            for digest, why in self.lost.items()
-            if digest in plans and plans[digest] == self.plans.get(digest)
-        }
+        same = self._same(taken)
+        return {digest: why for digest, why in self.lost.items() if digest in same}
+
+    def joined_of(self, taken: Taken) -> set[str]:
+        """Return which of these plans made the graph faster in an earlier race, but did not win alone."""
+        return self._same(taken) & set(self.joined)
+
+    def _same(self, taken: Taken) -> set[str]:
+        """Return the regions that have the plans with which they raced."""
+        return {digest for digest, plan in plans_in(taken).items() if plan == self.plans.get(digest)}
 
 
 def plans_in(taken: Taken) -> dict[str, str]:
@@ -82,18 +92,23 @@ def known_verdict(cache: Cache, key: Key) -> Verdict | None:
     except InputError:
         return None
     if found is None or not all(
-        isinstance(one, str) for one in (*found.plans.values(), *found.lost.values(), *found.without)
+        isinstance(one, str)
+        for one in (*found.plans.values(), *found.lost.values(), *found.without, *found.joined)
     ):
         return None
-    return replace(found, without=tuple(found.without))
+    return replace(found, without=tuple(found.without), joined=tuple(found.joined))
 
 
-def keep_verdict(key: Key, found: Verdict) -> None:
-    """Keep a verdict; where other regions go than before, no graph that Inductor has kept may come back."""
+def keep_verdict(key: Key, found: Verdict, *, late: bool = False) -> None:
+    """Keep a verdict; where other regions stay than before, no graph that Inductor has kept may come back.
+
+    It is `late` where the graph was compiled before, perhaps without any verdict.
+    """
     with Cache.open() as cache:
         before = known_verdict(cache, key)
         if found == before:
             return
         cache.put(key, Record({name: getattr(found, name) for name in _FIELDS}, "whole graph"))
-    if before is not None and set(before.without) != set(found.without):
+    before = before or (Verdict({}, {}) if late else None)
+    if before is not None and before.changes != found.changes:
         next_epoch()

@@ -1,16 +1,18 @@
-"""Whole: a graph with the regions that won alone, raced in turns with the same graph without them.
+"""Whole: a graph with its regions' kernels, raced in turns with the same graph without them.
 
 A region that is faster by itself may still cost more than it gains: what Inductor would fuse across its
-border has to be written and read. So the whole graph has the last word, on all regions together and on
-each: where the graph is faster without one, that region goes. The verdict is kept, by the graph and by the
-plans in it, and obeyed whenever the graph is compiled again. Where there is no time to compile the graph both
-ways, the race waits in the queue of deferred work, and until then a region stays only if it gains more than
-its border can cost.
+border has to be written and read. And one that comes only near Inductor's code may still gain: beside another
+region nothing has to be laid out anew. So the whole graph has the last word, on all regions together and on
+each: one that won alone goes where the graph is faster without it, and one that came near joins where the
+graph is surely faster with it. The verdict is kept, by the graph and by the plans in it, and obeyed whenever
+the graph is compiled again. Where there is no time to compile the graph both ways, the race waits in the
+queue of deferred work; until then a region that won alone stays if it gains more than its border can cost,
+and no other joins.
 """
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -20,7 +22,7 @@ from torch import Tensor, fx
 
 from superopt.backend.checks.border import border_us
 from superopt.backend.checks.verdict import Taken, Verdict, keep_verdict, known_verdict, plans_in, verdict_key
-from superopt.backend.decision import Ledger
+from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.graph_data import digest_of
 from superopt.backend.inductor_time import NODES, kernels_of
 from superopt.backend.pieces import Piece
@@ -37,7 +39,7 @@ from superopt.tune import confirm
 from superopt.tune.measure import HeadToHead, bytes_of
 from superopt.verify.floats.compare import typical
 
-__all__ = ["Stay", "WholeRace"]
+__all__ = ["Stay", "WholeRace", "offered_of"]
 
 log = logging.getLogger("superopt")
 
@@ -61,6 +63,14 @@ class Stay:
     raced: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a race of a graph found: why regions go, and which join that did not win alone."""
+
+    lost: Mapping[str, str]  # by the digests of the keys of regions
+    joined: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True)  # without slots, for the key
 class WholeRace:
     """The race of one graph; `put_in` replaces regions of a graph by calls of their plans."""
@@ -76,49 +86,61 @@ class WholeRace:
         """The key of the verdict on the graph as it is when the key is first asked for."""
         return verdict_key(digest_of(self.graph, self.weights), self.target, self.ledger.options)
 
-    def kept(self, taken: Taken) -> Stay:
-        """Return which regions stay: as an earlier race says, or a race now, or else a guess."""
-        if not taken or self.is_whole(taken):
-            return Stay(taken, {}, True)
+    def kept(self, offered: Taken) -> Stay:
+        """Return which regions stay: as an earlier race says, or a race now, or else a guess.
+
+        Those that are offered won alone or, where they are not taken, came near it.
+        """
+        if not offered or self.is_whole(offered):
+            return Stay([one for one in offered if one[1].taken], {}, True)
         key, cached = self.key, self.ledger.options.cache
         with Cache.open() as cache:
             known = known_verdict(cache, key) if cached else None
             known = known or Verdict({}, {})
-        settled, lost = known.covers(taken) or bool(known.failed), known.lost_of(taken)
-        others = set(known.without) - set(plans_in(taken))  # of regions that have no plan here
+        settled = known.covers(offered) or bool(known.failed)
+        found = _Outcome(known.lost_of(offered), frozenset(known.joined_of(offered)))
         if not settled and self.ledger.options.budget_s != 0:
-            found = self._raced_now(taken)
-            if found is None:
-                lost |= self._dear(taken)
+            raced = self._raced_now(offered)
+            if raced is None:
+                found = replace(found, lost={**found.lost, **self._dear(offered)})
             else:
-                known, lost, settled = Verdict(plans_in(taken), found, raced=True), found, True
+                known, found, settled = self._verdict(offered, raced), raced, True
+        goes = _left_out(offered, found)
         if cached:
-            keep_verdict(key, replace(known, without=tuple(sorted({*lost, *others}))))
-        return Stay([one for one in taken if one[0].key.digest not in lost], lost, settled)
+            plans = plans_in(offered)  # what is known of regions that have no plan here stays
+            without = {*goes, *(one for one in known.without if one not in plans)}
+            joined = {*found.joined, *(one for one in known.joined if one not in plans)}
+            keep_verdict(key, replace(known, without=tuple(sorted(without)), joined=tuple(sorted(joined))))
+        stays = [_joined(*one) for one in offered if one[0].key.digest not in goes]
+        return Stay(stays, found.lost, settled)
 
-    def last_word(self, taken: Taken, seconds: float) -> Verdict:
+    def last_word(self, offered: Taken, seconds: float) -> Verdict:
         """Return the verdict on a graph after races of about so many seconds, or raise SuperoptError."""
-        plans, end = plans_in(taken), time.monotonic() + seconds
-        lost: Mapping[str, str] = {}
-        if taken and not self.is_whole(taken):
+        end = time.monotonic() + seconds
+        found = _Outcome({})
+        if offered and not self.is_whole(offered):
             if not self._fits():
                 raise SuperoptError("its inputs take too much memory to be drawn once more")
-            lost = alone(lambda: self._raced(taken, lambda: end - time.monotonic(), _PATIENCE))
-        return Verdict(plans, lost, tuple(sorted(lost)), raced=True)
+            found = alone(lambda: self._raced(offered, lambda: end - time.monotonic(), _PATIENCE))
+        return self._verdict(offered, found)
+
+    def _verdict(self, offered: Taken, found: _Outcome) -> Verdict:
+        goes, joins = _left_out(offered, found), tuple(sorted(found.joined))
+        return Verdict(plans_in(offered), found.lost, tuple(sorted(goes)), joins, raced=True)
 
     @property
     def compiling_s(self) -> float:
         """The seconds in which Inductor compiles the graph, about; 0 where nothing tells."""
         return self.ledger.node_s * NODES * kernels_of(self.graph)
 
-    def _raced_now(self, taken: Taken) -> dict[str, str] | None:
-        """Return the regions that go after a race within the budget, or None where there is none."""
-        if not self._has_time(taken):
+    def _raced_now(self, offered: Taken) -> _Outcome | None:
+        """Return what a race within the budget finds, or None where there is none."""
+        if not self._has_time(offered):
             return None
         end = time.monotonic() + self.ledger.left_s
         try:
             with self.ledger.spending():
-                return alone(lambda: self._raced(taken, lambda: end - time.monotonic()))
+                return alone(lambda: self._raced(offered, lambda: end - time.monotonic()))
         except Exception as error:  # an operator that Inductor does not compile twice, or no memory
             log.info("the whole graph is not raced: %s", kind_and_line(error))
             return None
@@ -163,16 +185,17 @@ class WholeRace:
         for region, decision in taken:
             gain = (decision.before_us or 0.0) - (decision.after_us or 0.0)
             border = border_us(region, kinds, self.target)
-            if decision.after_us is not None and gain < border:
+            if decision.taken and decision.after_us is not None and gain < border:
                 found[region.key.digest] = (
                     f"alone it gains {gain:.1f} µs; up to {border:.1f} µs may be lost where it is cut out"
                 )
         return found
 
-    def _raced(self, taken: Taken, left_s: Callable[[], float], patience: float = 1.0) -> dict[str, str]:
-        """Return the regions that go, until the graph is no slower than without any, or without each.
+    def _raced(self, offered: Taken, left_s: Callable[[], float], patience: float = 1.0) -> _Outcome:
+        """Race until the graph is no slower than without its regions, and than without each of them.
 
-        The first that goes without a race of its own, where time is short, is the one that gains least.
+        With one that did not win alone it must be surely faster. Where time is short, no more such regions
+        join, and the others stay together or go together.
         """
         inputs, slowest = self._inputs(), 0.0
 
@@ -194,24 +217,30 @@ class WholeRace:
                 times=self.target.times,
             )
 
-        without, ours = compiled(()), compiled(taken)
-        found, left, lost = raced(ours, without), list(taken), dict[str, str]()
-        changed = False
-        for digest in _least_first(taken)[:_SINGLE]:
+        without, ours = compiled(()), compiled(offered)
+        found, left, lost = raced(ours, without), list(offered), dict[str, str]()
+        near = {region.key.digest for region, decision in offered if not decision.taken}
+        joined, changed = set[str](), False
+        for digest in _least_first(offered)[:_SINGLE]:
             fewer = [one for one in left if one[0].key.digest != digest]
-            if not fewer or left_s() < slowest + patience * _RACE_S:
+            if (not fewer and digest not in near) or left_s() < slowest + patience * _RACE_S:
                 break
-            smaller = compiled(fewer)
+            smaller = compiled(fewer) if fewer else without
             one = raced(ours, smaller)
-            if one.speed_of("with") < even() and one.sure:
-                lost[digest] = f"the whole graph has {one.speed_of('with'):.2f} times the speed with it"
+            speed = one.speed_of("with")
+            if digest in near and speed > 1 and one.sure:
+                joined.add(digest)
+            elif digest in near or (speed < even() and one.sure):
+                lost[digest] = _told(speed)
                 left, ours, changed = fewer, smaller, True
-        if changed:
+        if unsure := near - joined - set(lost):
+            left, changed = [one for one in left if one[0].key.digest not in unsure], True
+            ours = compiled(left) if left else without
+        if changed and left:
             found = raced(ours, without)
         if _is_lost(found):
-            why = f"the whole graph has {found.speed_of('with'):.2f} times the speed with it"
-            lost |= {region.key.digest: why for region, _ in left}
-        return lost
+            lost |= {region.key.digest: _told(found.speed_of("with")) for region, _ in left}
+        return _Outcome(lost, frozenset(joined - set(lost)))
 
     def _compiled(self, taken: Taken, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return what Inductor makes of the graph with some regions replaced."""
@@ -243,6 +272,18 @@ class WholeRace:
         return [_placed(one, next(drawn), self.target) if isinstance(one, Tensor) else one for one in blank]
 
 
+def offered_of(decided: Iterable[tuple[Region, Decision | None]]) -> Taken:
+    """Return the regions with kernels that race in their graph.
+
+    Kernels that only came near Inductor's code were not raced at other sizes: they are for fixed ones.
+    """
+    return [
+        (region, found)
+        for region, found in decided
+        if found is not None and found.plan and (found.taken or not region.subgraph.symbols)
+    ]
+
+
 def _placed(blank: Tensor, drawn: Tensor, target: Target) -> Tensor:
     """Return a drawn input on a device; integers are 0, which is an index of any tensor."""
     made = drawn if blank.dtype.is_floating_point else torch.zeros_like(drawn)
@@ -264,6 +305,27 @@ def _least_first(taken: Taken) -> list[str]:
         gain = (decision.before_us or 0.0) - (decision.after_us or 0.0)
         gains[region.key.digest] = gains.get(region.key.digest, 0.0) + gain
     return sorted(gains, key=gains.__getitem__)
+
+
+def _left_out(offered: Taken, found: _Outcome) -> set[str]:
+    """Return the regions that have kernels and are left to Inductor."""
+    return {
+        region.key.digest
+        for region, decision in offered
+        if region.key.digest in found.lost or not (decision.taken or region.key.digest in found.joined)
+    }
+
+
+def _joined(region: Region, decision: Decision) -> tuple[Region, Decision]:
+    """Return a region that stays, with the decision to take it."""
+    if decision.taken:
+        return region, decision
+    why = f"{decision.why} alone, but the whole graph is faster with it"
+    return region, replace(decision, taken=True, why=why)
+
+
+def _told(speed: float) -> str:
+    return f"the whole graph has {speed:.2f} times the speed with it"
 
 
 def _is_lost(raced: HeadToHead) -> bool:

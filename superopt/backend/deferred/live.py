@@ -122,10 +122,11 @@ class Waiting:
 
 
 def _standing(cache: Cache, key: Key) -> str | None:
-    """Return what was found so far: the plan of a region that is taken, or what a graph goes without."""
+    """Return what was found so far: the plan of a region that is taken, or what leaves or joins a graph."""
     if is_of_graph(key):
         verdict = known_verdict(cache, key)
-        return " ".join(verdict.without) if verdict is not None else ""
+        goes, joins = verdict.changes if verdict is not None else ((), ())
+        return " ".join([*sorted(f"-{one}" for one in goes), *sorted(f"+{one}" for one in joins)])
     data = recorded(cache, key)
     return str(data["plan"]) if data is not None and data["taken"] else None
 

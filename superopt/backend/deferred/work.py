@@ -11,7 +11,7 @@ import torch
 from superopt.backend.cache import keep, known_decision, narrower_decision
 from superopt.backend.checks.better import better
 from superopt.backend.checks.verdict import Verdict, keep_verdict, known_verdict
-from superopt.backend.checks.whole import WholeRace
+from superopt.backend.checks.whole import WholeRace, offered_of
 from superopt.backend.cut import Cut
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.graph_data import graph_from
@@ -184,9 +184,9 @@ def _graph_raced(item: Pending, seconds: float) -> Outcome:
         return _graph_given_up(item, "it is another graph here")
     known = Ledger(replace(item.options, budget_s=0.0))  # no region is searched here
     decided = [(one, known_decision(one, known)) for one in Cut(graph, target, ledger, weights).regions()]
-    taken = [(region, one) for region, one in decided if one is not None and one.taken]
+    offered = offered_of(decided)
     try:
-        found = race.last_word(taken, seconds)
+        found = race.last_word(offered, seconds)
     except Exception as error:  # an operator that Inductor does not compile twice, or no memory
         if _GIVEN_UP.is_set():
             raise KeyboardInterrupt from error
@@ -194,11 +194,15 @@ def _graph_raced(item: Pending, seconds: float) -> Outcome:
     with _SETTLING:
         if _GIVEN_UP.is_set():
             raise KeyboardInterrupt
-        keep_verdict(key, found)
+        keep_verdict(key, found, late=True)
         remove(item)
-    went = list(found.lost.values())
+    won = {region.key.digest for region, one in offered if one.taken}
+    went = [why for digest, why in found.lost.items() if digest in won]
     why = f"{len(went)} of its regions go: {went[0]}" if went else "it is no faster without any of them"
-    return Outcome(item.operators, item.inputs, bool(went), True, why, seconds=time.monotonic() - start)
+    if found.joined:
+        why += f"; {len(found.joined)} that did not win alone make it faster"
+    faster = bool(went or found.joined)
+    return Outcome(item.operators, item.inputs, faster, True, why, seconds=time.monotonic() - start)
 
 
 def _graph_given_up(item: Pending, why: str) -> Outcome:

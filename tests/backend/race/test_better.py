@@ -9,7 +9,7 @@ from torch import nn
 from superopt.backend import budget
 from superopt.backend.cache import keep, known_decision, narrower_decision
 from superopt.backend.checks import better as module
-from superopt.backend.checks.better import better, judged
+from superopt.backend.checks.better import better, further, judged
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
@@ -119,6 +119,40 @@ def test_what_a_busy_machine_decides_stays_open(speedup: float, steady: bool, ta
     known = blank_of(region(target, "live"))
     found = judged(known, raced(speedup, steady=steady), "a plan", 0.0, 1.05)
     assert (found.taken, found.open) == (speedup > 1, not steady)
+
+
+@pytest.mark.parametrize(("speedup", "near"), [(0.95, True), (1.04, True), (0.85, False)])
+@pytest.mark.parametrize("least", [True, False])
+def test_kernels_that_come_near_keep_their_plan(
+    speedup: float, near: bool, least: bool, target: Target
+) -> None:
+    known = replace(blank_of(region(target, "live")), before_is_least=least)
+    found = judged(known, raced(speedup), "a plan", 0.0, 1.05)
+    assert not found.taken
+    assert (found.plan == "a plan") == (near and not least)  # library calls alone are no code to be near to
+
+
+def test_a_later_attempt_does_not_drop_what_came_nearer() -> None:
+    blank = Decision("", "", False, "slower", seconds=9.0)
+    far, near = (replace(blank, plan=name, after_us=us) for name, us in (("far", 9.9), ("near", 9.7)))
+    won = replace(near, taken=True, after_us=8.0)
+    tried = [(won, far, won), (near, won, won), (near, blank, near), (blank, near, near), (far, near, near)]
+    tried += [(near, far, near), (blank, blank, blank)]
+    for made, before, kept in tried:
+        found = further(replace(made, open=True), replace(before, seconds=1.0))
+        assert (found.plan, found.taken, found.seconds) == (kept.plan, kept.taken, 9.0)
+        assert found.open == (made.taken or not before.taken)
+
+
+def test_a_plan_that_came_near_is_proven_when_it_is_recalled(target: Target) -> None:
+    one, other = region(target, "live"), region(target, "frozen")
+    found = replace(taken(one, target), taken=False)
+    keep(found, one, ledger("live"))
+    again = known_decision(one, ledger("live"))
+    assert again is not None
+    assert (again.taken, again.plan) == (False, found.plan)
+    keep(replace(found, plan="no plan"), other, ledger("frozen"))
+    assert known_decision(other, ledger("frozen")) is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from superopt.backend.cache import epoch
 from superopt.backend.checks import whole
 from superopt.backend.checks.border import border_us
-from superopt.backend.checks.verdict import Taken
+from superopt.backend.checks.verdict import Taken, keep_verdict
 from superopt.backend.checks.whole import WholeRace
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.options import BackendOptions
@@ -50,6 +50,14 @@ def taken(regions: Sequence[Region], *gains: float) -> Taken:
     return [
         (region, Decision("", "", True, "alone", before_us=gain * 100.0, after_us=100.0, plan=f"plan {gain}"))
         for region, gain in zip(regions, gains, strict=True)
+    ]
+
+
+def near(offered: Taken, *names: str) -> Taken:
+    """Return regions of which some have kernels that won no race alone."""
+    return [
+        (region, replace(decision, taken=name not in names))
+        for (region, decision), name in zip(offered, "AB", strict=True)
     ]
 
 
@@ -117,6 +125,73 @@ def test_the_whole_graph_has_the_last_word(times: dict[str, float], stays: str, 
     assert {names[one] for one in stay.lost} == set("AB") - set(stays)
     assert all("times the speed with it" in why for why in stay.lost.values())
     assert stay.raced
+
+
+@pytest.mark.parametrize(
+    ("names", "times", "stays"),
+    [
+        ("B", {"": 100, "AB": 80, "A": 90, "B": 95}, "AB"),
+        ("B", {"": 100, "AB": 89.8, "A": 90, "B": 95}, "A"),  # noise joins nothing
+        ("B", {"": 100, "AB": 95, "A": 90, "B": 95}, "A"),
+        ("B", {"": 100, "AB": 90, "A": 105, "B": 101}, "AB"),  # each loses, and both gain
+        ("B", {"": 100, "AB": 90, "A": 99, "B": 85}, "B"),
+        ("B", {"": 100, "AB": 130, "A": 105, "B": 130}, ""),
+        ("AB", {"": 100, "AB": 95, "A": 99, "B": 99}, "AB"),
+        ("AB", {"": 100, "AB": 95, "A": 90, "B": 97}, "A"),
+        ("AB", {"": 100, "AB": 99.8, "A": 100, "B": 100}, ""),
+    ],
+)
+def test_what_came_near_joins_where_the_graph_is_surely_faster(
+    names: str, times: dict[str, float], stays: str, race: Any
+) -> None:
+    graph, _, regions = parts()
+    offered = near(taken(regions, 1.5, 0.99), *names)
+    stay = race(graph, times)[0].kept(offered)
+    labels = {region.key.digest: name for region, name in zip(regions, "AB", strict=True)}
+    assert "".join(labels[region.key.digest] for region, _ in stay.taken) == stays
+    assert all(decision.taken for _, decision in stay.taken)
+    assert stay.raced
+    before = epoch()
+    again, races = race(graph, {}, budget_s=0.0)
+    assert again.kept(offered) == stay
+    assert (races, epoch()) == ([], before)
+
+
+def test_nothing_joins_without_a_race(race: Any) -> None:
+    graph, _, regions = parts()
+    offered = near(taken(regions, 1.5, 0.99), "B")
+    one, races = race(graph, {}, budget_s=0.0)
+    assert [region for region, _ in one.kept(offered).taken] == regions[:1]
+    assert races == []
+    both = near(offered, "A", "B")
+    assert one.kept(both).taken == []
+    assert not one.kept(both).raced
+    before = epoch()
+    late, _ = race(graph, {"": 100, "AB": 80, "A": 90, "B": 95})
+    keep_verdict(late.key, late.last_word(offered, 60.0), late=True)
+    assert epoch() == before + 1  # what Inductor has kept lacks B
+    assert len(one.kept(offered).taken) == 2
+    changed = [(region, replace(decision, plan="another")) for region, decision in offered]
+    assert [region for region, _ in one.kept(changed).taken] == regions[:1]
+
+
+def test_what_joins_a_graph_that_had_no_verdict_is_news(race: Any) -> None:
+    graph, _, regions = parts()
+    offered = near(taken(regions, 1.5, 0.99), "A", "B")
+    one, _ = race(graph, {"": 100, "AB": 80, "A": 90, "B": 95})
+    before = epoch()
+    keep_verdict(one.key, one.last_word(offered, 60.0), late=True)
+    assert epoch() == before + 1
+    keep_verdict(one.key, one.last_word(offered, 60.0), late=True)
+    assert epoch() == before + 1
+
+
+def test_one_region_that_is_all_of_a_graph_joins_nothing(race: Any) -> None:
+    graph = functional(lambda x, w: (x @ w).softmax(-1), ones(6, 10), ones(10, 8))
+    (region,) = parts_of(graph)
+    one = WholeRace(graph, TARGET, Ledger(BackendOptions()), lambda *given: None)
+    stay = one.kept([(region, Decision("", "", False, "0.95", plan="a plan"))])
+    assert (stay.taken, stay.lost, stay.raced) == ([], {}, True)
 
 
 def test_what_a_graph_decided_is_recalled(race: Any) -> None:
