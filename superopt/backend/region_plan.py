@@ -82,7 +82,10 @@ class RegionPlan:
     @classmethod
     def read(cls, text: str) -> "RegionPlan":
         """Return the plan that a text holds, its parts still to be read, or raise InputError."""
-        data = json.loads(text)
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise InputError(f"a plan that is no JSON: {first_line(error)}") from error
         if not isinstance(data, dict) or data.get("version") != VERSION:
             raise InputError("a plan of another version; clear the caches of torch.compile")
         goal = checked_graph(member(data, "goal", str, "a plan"))
