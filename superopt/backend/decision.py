@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from torch import fx
@@ -96,6 +97,7 @@ class Ledger:
     inductor_s: float = 0.0  # the seconds that Inductor is expected to take for the graphs so far
     saved_s: float = 0.0  # the share of these that Inductor saves, as it need not compile what is taken
     node_s: float = 0.0  # the seconds that Inductor took to prepare each node
+    each_s: float = inf  # the seconds that it took for each kernel of a region, at its best
     entered: float | None = None  # when the graph under way was handed to Inductor, by this thread's own time
     searched: int = 0  # regions that were searched or tuned, not recalled
     graphs: int = 0
@@ -127,6 +129,18 @@ class Ledger:
             self.node_s = node_seconds(graph, prepared_s, joint=joint, alone=alone)
             self.entered = None
         self.inductor_s += self.node_s * NODES * kernels_of(graph)
+
+    def compiled(self, graph: fx.Graph, seconds: float) -> None:
+        """Note in how many seconds Inductor compiled the graph of a region."""
+        self.each_s = min(self.each_s, seconds / kernels_of(graph))
+
+    @property
+    def kernel_s(self) -> float:
+        """The seconds in which Inductor compiles a kernel, about; 0 where nothing tells.
+
+        What was seen counts: the first graph of a process takes long to prepare, as Inductor is loaded then.
+        """
+        return min(self.node_s * NODES, self.each_s)
 
     def relieved(self, taken: Collection[fx.Node], before: Collection[fx.Node] = ()) -> None:
         """Count the seconds that Inductor saves as more nodes of a graph are taken than before."""

@@ -29,6 +29,7 @@ from superopt.errors import first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.inductor import JOINT_PASS, PARTITIONER, PASS, with_inductor
 from superopt.targets import pick_target
+from superopt.tune.allocator import keep_freed_memory
 
 __all__ = ["compile_graph", "explain", "ledger_of"]
 
@@ -63,6 +64,7 @@ def compile_graph(
 
     `options` are those of `BackendOptions`; `mode` is one of Inductor's, which it gets.
     """
+    keep_freed_memory()
     ledger = _ledger_now(options, mode)
     mode_now = mode_of(ledger.options)
     # Compiling may change the graph, so its key and a copy of it are taken before.

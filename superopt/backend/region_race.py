@@ -413,6 +413,7 @@ class RegionRace:
         if not rival.has_made(INDUCTOR) and self.deadline - time.monotonic() < COMPILING_S:
             return replace(known, why="no time for Inductor's code of it", open=True)
         raced = self._race(ours, INDUCTOR)
+        self.ledger.compiled(self.module.graph, rival.making_s[INDUCTOR.name])
         self.before_us = raced.measurements["inductor"].median_us
         known = replace(known, before_is_least=False)
         return self._no_gain(self.before_us) or self._judged(known, raced, plan, self.call_us)

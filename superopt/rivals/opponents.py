@@ -42,6 +42,7 @@ class Opponents:
         self._options = options
         self._copies: Sequence[tuple[Tensor, ...]] = ()
         self._made: dict[str, Function] = {}
+        self.making_s: dict[str, float] = {}  # the seconds in which each rival was made
         self.has_library = not options and bool(self.contender(LIBRARY_CALLS))
         self.most_us = self._most_us()  # the time of PyTorch without a compiler
         self.least_us = self._us(LIBRARY_CALLS) if self.has_library else 0.0
@@ -66,7 +67,9 @@ class Opponents:
         """Return a rival as a function of the region's inputs, made the first time."""
         if rival.name not in self._made:
             module = self._eager if rival is EAGER else self._module
-            self._made[rival.name] = rival.make(module, self.copies, self._options)
+            copies, start = self.copies, time.monotonic()
+            self._made[rival.name] = rival.make(module, copies, self._options)
+            self.making_s[rival.name] = time.monotonic() - start
         return self._made[rival.name]
 
     def against(

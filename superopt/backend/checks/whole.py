@@ -24,7 +24,7 @@ from superopt.backend.checks.border import border_us
 from superopt.backend.checks.verdict import Taken, Verdict, keep_verdict, known_verdict, plans_in, verdict_key
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.graph_data import digest_of
-from superopt.backend.inductor_time import NODES, kernels_of
+from superopt.backend.inductor_time import kernels_of
 from superopt.backend.pieces import Piece
 from superopt.backend.region import Region
 from superopt.backend.region_race import even
@@ -131,7 +131,7 @@ class WholeRace:
     @property
     def compiling_s(self) -> float:
         """The seconds in which Inductor compiles the graph, about; 0 where nothing tells."""
-        return self.ledger.node_s * NODES * kernels_of(self.graph)
+        return self.ledger.kernel_s * kernels_of(self.graph)
 
     def _raced_now(self, offered: Taken) -> _Outcome | None:
         """Return what a race within the budget finds, or None where there is none."""
@@ -164,8 +164,8 @@ class WholeRace:
         """
         nodes = {node for region, _ in taken for node in region.subgraph.piece.nodes}
         kernels = kernels_of(self.graph) + _LOWERING * kernels_of(self.graph, without=nodes)
-        seconds = self.ledger.node_s * NODES * kernels + _RACE_S
-        known = self.ledger.node_s > 0  # else nothing tells how long Inductor takes
+        seconds = self.ledger.kernel_s * kernels + _RACE_S
+        known = self.ledger.kernel_s > 0  # else nothing tells how long Inductor takes
         return known and self.ledger.left_s > seconds and self._fits()
 
     def _fits(self) -> bool:
