@@ -1,6 +1,6 @@
-"""Calls: a compiled kernel as a function of the addresses of what it reads and writes.
+"""Calls: compiled kernels as a function of the addresses of what they read and write.
 
-Python calls a few lines of C++, which call the kernel: that takes some 0.4 microseconds less than by ctypes.
+Python calls a few lines of C++, which call the kernels: that takes some 0.4 microseconds less than by ctypes.
 What they use of Python is declared as its stable ABI has it, so that no headers of Python are needed. Where
 they cannot be compiled, kernels are called by ctypes.
 """
@@ -8,8 +8,10 @@ they cannot be compiled, kernels are called by ctypes.
 import ctypes
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -18,12 +20,12 @@ from superopt.codegen.cpp.compile import compile_source
 from superopt.codegen.cpp.source import CppSource
 from superopt.codegen.errors import CompileError
 
-__all__ = ["Call", "bound", "functions", "load_kernel"]
+__all__ = ["Call", "Link", "bound", "chained", "functions", "load_kernel"]
 
 log = logging.getLogger("superopt")
 
 Call = Callable[..., object]
-"""A kernel with all of its fields but the addresses, which are given as integers."""
+"""Kernels with all of their fields but the addresses, which are given as integers."""
 
 _WORD = 8  # bytes of a field
 _LIMIT_S = 20.0  # seconds that the compiler has
@@ -60,26 +62,39 @@ struct Method {{ const char* name; decltype(&::{name}) function; int flags; cons
 extern "C" {{ extern Method method; Method method{{"{name}", {name}, {flags}, nullptr}}; }}
 """
 _CALL = """
-// The bytes that are bound: the kernel, how many fields follow the addresses, and these fields.
-struct Bound {
-    void (*kernel)(const void*);
-    word count;
-    word fields[1];
-};
-
+// The bytes that are bound: how many kernels there are, and how many fields the longest record has. Then of
+// each kernel: its address, how many addresses it takes, how many fields follow these, for each address which
+// of the given ones it lies behind, and by how many bytes, and the fields.
 static PyObject* call(PyObject* self, PyObject* const* given, word count) {
-    const Bound* const bound = reinterpret_cast<const Bound*>(PyBytes_AsString(self));
-    word* const record = static_cast<word*>(__builtin_alloca((count + bound->count) * sizeof(word)));
-    for (word one = 0; one < count; ++one) record[one] = reinterpret_cast<word>(PyLong_AsVoidPtr(given[one]));
+    const word* at = reinterpret_cast<const word*>(PyBytes_AsString(self));
+    const word kernels = *at++, longest = *at++;
+    word* const address = static_cast<word*>(__builtin_alloca((count + longest) * sizeof(word)));
+    word* const record = address + count;
+    for (word one = 0; one < count; ++one)
+        address[one] = reinterpret_cast<word>(PyLong_AsVoidPtr(given[one]));
     if (PyErr_Occurred()) return nullptr;
-    for (word one = 0; one < bound->count; ++one) record[count + one] = bound->fields[one];
     void* const thread = PyEval_SaveThread();  // other threads of Python run meanwhile
-    bound->kernel(record);
+    for (word number = 0; number < kernels; ++number) {
+        const auto kernel = reinterpret_cast<void (*)(const void*)>(*at++);
+        const word places = *at++, fields = *at++;
+        for (word one = 0; one < places; ++one, at += 2) record[one] = address[at[0]] + at[1];
+        for (word one = 0; one < fields; ++one) record[places + one] = *at++;
+        kernel(record);
+    }
     PyEval_RestoreThread(thread);
     Py_IncRef(&_Py_NoneStruct);
     return &_Py_NoneStruct;
 }
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A kernel to call: where its tensors are among the given addresses, and the fields after these."""
+
+    kernel: "ctypes._FuncPointer"
+    places: Sequence[tuple[int, int]]  # which address, and how many bytes behind it
+    fields: bytes
 
 
 def load_kernel(path: Path, name: str) -> "ctypes._FuncPointer":
@@ -104,26 +119,39 @@ def load_kernel(path: Path, name: str) -> "ctypes._FuncPointer":
 
 def bound(kernel: "ctypes._FuncPointer", addresses: int, fields: bytes) -> Call:
     """Return a kernel as a function of so many addresses; the fields after them are known."""
+    return chained([Link(kernel, [(at, 0) for at in range(addresses)], fields)])
+
+
+def chained(links: Sequence[Link]) -> Call:
+    """Return several kernels, called one after the other, as one function of addresses."""
     direct = _direct()
     if direct is not None:
-        return direct(kernel, fields)
-    pack = Struct(f"{addresses}Q").pack
-    return lambda *given: kernel(pack(*given) + fields)
+        return direct(links)
+    kept = [(one, Struct(f"{len(one.places)}Q").pack) for one in links]
+
+    def call(*given: int) -> None:
+        for one, pack in kept:
+            one.kernel(pack(*(given[at] + behind for at, behind in one.places)) + one.fields)
+
+    return call
 
 
 @cache
-def _direct() -> "Callable[[ctypes._FuncPointer, bytes], Call] | None":
+def _direct() -> "Callable[[Sequence[Link]], Call] | None":
     """Return what makes functions of kernels that Python calls directly, where that can be had."""
     try:
         made = functions("call", _CALL, many=True)
     except CompileError as error:
         log.info("kernels are called by ctypes: %s", error)
         return None
-    head = Struct("QQ").pack
 
-    def direct(kernel: "ctypes._FuncPointer", fields: bytes) -> Call:
-        address = ctypes.cast(kernel, ctypes.c_void_p).value or 0
-        return made(head(address, len(fields) // _WORD) + fields)
+    def direct(links: Sequence[Link]) -> Call:
+        words = [len(links), max(len(one.places) + len(one.fields) // _WORD for one in links)]
+        for one in links:
+            address = ctypes.cast(one.kernel, ctypes.c_void_p).value or 0
+            words += [address, len(one.places), len(one.fields) // _WORD, *chain.from_iterable(one.places)]
+            words += Struct(f"{len(one.fields) // _WORD}Q").unpack(one.fields)
+        return made(Struct(f"{len(words)}Q").pack(*words))
 
     return direct
 

@@ -1,7 +1,7 @@
 """Launch: a whole muGraph run on torch tensors, its block kernels as compiled C++."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from struct import Struct
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor as TorchTensor
 
-from superopt.codegen.cpp.calls import Call, bound, load_kernel
+from superopt.codegen.cpp.calls import Call, Link, chained, load_kernel
 from superopt.codegen.cpp.compile import compile_source
 from superopt.codegen.cpp.config import CppConfig, default_config
 from superopt.codegen.cpp.emit import emit, lower_kernel
@@ -39,6 +39,7 @@ _Strides = list[list[dict[str, int]]]  # of each axis, of the tensors that a ker
 _DTYPES = torch_dtypes()
 _EMPTY = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)
 _PREPARED = 256  # combinations of shapes for which calls are prepared
+_LINE = 64  # bytes: values between kernels begin at cache lines
 _PART = 16  # positions: the parts of a split axis start at cache lines
 
 
@@ -61,11 +62,21 @@ class CppKernel:
         threads: int,
     ) -> Call:
         """Return the function to call with the addresses of tensors of these strides."""
+        return chained([self.link(loads, stores, sizes, threads)])
+
+    def link(
+        self,
+        loads: Sequence[Sequence[int]],
+        stores: Sequence[Sequence[int]],
+        sizes: Mapping[str, int],
+        threads: int,
+    ) -> Link:
+        """Return what calls it with the addresses of tensors of these strides, given in order."""
         lined = _runs_along(self.source, _strides(self.program, loads, stores, sizes))
         if lined not in self._calls:
             self._calls[lined] = self._compiled(lined=lined)
         fields = self.fields(loads, stores, sizes, threads)
-        return bound(self._calls[lined], len(loads) + len(stores), fields)
+        return Link(self._calls[lined], [(at, 0) for at in range(len(loads) + len(stores))], fields)
 
     def fields(
         self,
@@ -131,6 +142,7 @@ class _Made:
     shape: tuple[int, ...]
     value: int
     name: str | None
+    bytes: int
     empty: Callable[[], TorchTensor]  # makes memory for one
 
 
@@ -146,11 +158,36 @@ def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], TorchTen
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    """One kernel, what it makes, and the function to call with the addresses of what it reads and makes."""
+    """One kernel, what it makes, and what calls it with the addresses of what it reads and makes."""
 
     kernel: CppKernel
     made: list[_Made]
-    call: Call
+    link: Link
+
+
+def _laid_out(launches: "Sequence[_Launch]") -> tuple[dict[int, int], int]:
+    """Return where values between kernels lie in one piece of memory, in bytes, and how large it is.
+
+    A value gets the first place that none of those needs which are read later.
+    """
+    last = {value: at for at, launch in enumerate(launches) for value in launch.kernel.reads}
+    places, size = dict[int, int](), 0
+    taken: list[tuple[int, int, int]] = []  # where values begin and end, and the last kernel that reads them
+    for at, launch in enumerate(launches):
+        taken = [one for one in taken if one[2] >= at]
+        for made in launch.made:
+            if made.name is not None:
+                continue
+            begin = 0
+            for other, end, _ in sorted(taken):
+                if begin + made.bytes <= other:
+                    break
+                begin = max(begin, end)
+            places[made.value] = begin
+            end = begin + -(-made.bytes // _LINE) * _LINE
+            taken.append((begin, end, max(last.get(made.value, at), at)))
+            size = max(size, end)
+    return places, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,24 +275,42 @@ class CppMuGraph:
                     f"{self.graph.name}: {port.name!r} is {found}; give a plain tensor on the CPU"
                 )
         plan = self._plan(given, torch.get_num_threads())
-        return self._one_launch(plan) or self._launches(plan)
+        return self._chain(plan) or self._launches(plan)
 
-    def _one_launch(self, plan: "_Plan") -> Prepared | None:
-        """Return the call of a single kernel that makes all that leaves, None where there is more to do."""
-        if len(plan.launches) != 1 or self._carried:
+    def _chain(self, plan: "_Plan") -> Prepared | None:
+        """Return one call of all kernels, None where a library or a copy of an input has a part."""
+        launches = [one for one in plan.launches if isinstance(one, _Launch)]
+        if len(launches) < len(plan.launches) or not launches or self._carried:
             return None
-        [launch] = plan.launches
-        if not isinstance(launch, _Launch) or tuple(one.name for one in launch.made) != self.outputs:
-            return None
-        kernel, made, call = launch.kernel, launch.made, launch.call
-        if kernel.reads != tuple(range(len(self.inputs))):
-            return None
-        address, empty = TorchTensor.data_ptr, made[0].empty
+        leaving = {one.name: one for launch in launches for one in launch.made if one.name is not None}
+        results = [leaving[name] for name in self.outputs]
+        first = len(self.inputs)
+        behind, size = _laid_out(launches)
+        places = {at: (at, 0) for at in range(first)}
+        places |= {value: (first + len(results), offset) for value, offset in behind.items()}
+        named = {name: (first + at, 0) for at, name in enumerate(self.outputs)}
+        links = [
+            replace(
+                launch.link,
+                places=[
+                    *(places[value] for value in launch.kernel.reads),
+                    *(places[one.value] if one.name is None else named[one.name] for one in launch.made),
+                ],
+            )
+            for launch in launches
+        ]
+        call, address, between = chained(links), TorchTensor.data_ptr, _memory((size,), torch.uint8)
+        empty = results[0].empty
 
         def run(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
-            results = [one.empty() for one in made]
-            call(*map(address, given), *map(address, results))
-            return results
+            made = [one.empty() for one in results]
+            call(*map(address, given), *map(address, made))
+            return made
+
+        def run_with_values_between(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
+            made, values = [one.empty() for one in results], between()
+            call(*map(address, given), *map(address, made), values.data_ptr())
+            return made
 
         def run_for_one(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
             result = empty()
@@ -267,17 +322,21 @@ class CppMuGraph:
             call(given[0].data_ptr(), result.data_ptr())
             return (result,)
 
-        if len(made) > 1:
+        if size:
+            return run_with_values_between
+        if len(results) > 1:
             return run
-        return run_on_one if len(self.inputs) == 1 else run_for_one
+        return run_on_one if first == 1 else run_for_one
 
     def _launches(self, plan: "_Plan") -> Prepared:
-        """Return the call of all kernels in order."""
+        """Return the calls of all kernels in order."""
+        launches = list(enumerate(plan.launches))
+        calls = {at: chained([one.link]) for at, one in launches if isinstance(one, _Launch)}
 
         def run(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
             values = [*given, *self._unmade]
             results: dict[str, TorchTensor] = {}
-            for launch in plan.launches:
+            for at, launch in launches:
                 if not isinstance(launch, _Launch):
                     launch(values, results)
                     continue
@@ -289,7 +348,7 @@ class CppMuGraph:
                         values[one.value] = tensor
                     else:
                         results[one.name] = tensor
-                launch.call(*addresses)
+                calls[at](*addresses)
             for output in self._carried:
                 carried = values[output.value]
                 strides = axis_strides(self.graph.inputs[output.value], carried.stride(), plan.sizes)
@@ -328,10 +387,11 @@ class CppMuGraph:
                 shape = tuple(prod(sizes[axis] for axis in dim) for dim in _port(tensor).dims)
                 name = tensor.name if tensor.port else None
                 dtype = _DTYPES[tensor.dtype]
-                made.append(_Made(shape, tensor.value, name, _memory(shape, dtype)))
+                size = prod(shape) * dtype.itemsize
+                made.append(_Made(shape, tensor.value, name, size, _memory(shape, dtype)))
                 if name is None:
                     strides[tensor.value] = contiguous_strides(shape)
             reads = [strides[value] for value in kernel.reads]
             stores = [contiguous_strides(one.shape) for one in made]
-            launches.append(_Launch(kernel, made, kernel.launch(reads, stores, sizes, threads)))
+            launches.append(_Launch(kernel, made, kernel.link(reads, stores, sizes, threads)))
         return _Plan(sizes, launches)

@@ -10,6 +10,7 @@ import json
 import logging
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -140,18 +141,22 @@ class RegionPlan:
         if self._kernels is None:
             self._kernels = self.make()
             self._only = self._single()
-        for kernel, names in self._kernels:
-            known.update(kernel(**{name: known[name] for name in names}))
+        for one in self._kernels:
+            if one.ordered is None:
+                known.update(one.kernel(**{name: known[name] for name in one.reads}))
+                continue
+            results = one.ordered.in_order([known[name] for name in one.reads])
+            known.update(zip(one.ordered.outputs, results, strict=True))
         return [known[name] for name in self.outputs]
 
     def _single(self) -> OrderedKernel | None:
         """Return the kernel that takes and makes all, in order, where there is one."""
         if self._kernels is None or len(self._kernels) != 1:
             return None
-        kernel: object = self._kernels[0][0]
-        if not isinstance(kernel, OrderedKernel):
+        kernel = self._kernels[0].ordered
+        if kernel is None or (kernel.inputs, kernel.outputs) != (self.inputs, self.outputs):
             return None
-        return kernel if (kernel.inputs, kernel.outputs) == (self.inputs, self.outputs) else None
+        return kernel
 
     def _run(self, kernel: OrderedKernel, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run a kernel; where sizes stay the same, nothing is worked out anew."""
@@ -166,7 +171,7 @@ class RegionPlan:
 
     def settle(self) -> None:
         """From now on the plan is part of a program, and its weights are those of the program's layers."""
-        settle((kernel for kernel, _ in self._kernels or ()), self.goal.name)
+        settle((one.kernel for one in self._kernels or ()), self.goal.name)
 
     def by_torch(self, known: dict[str, Tensor]) -> list[Tensor]:
         """Compute a region as its graph says, in float32."""
@@ -176,8 +181,8 @@ class RegionPlan:
         dtypes = {output.port.name: TORCH_DTYPES[output.port.dtype] for output in goal.outputs}
         return [made[name].to(dtypes[name], copy=True).contiguous() for name in self.outputs]
 
-    def make(self) -> list[tuple[Kernel, tuple[str, ...]]]:
-        """Return the kernels with the names of what they read."""
+    def make(self) -> list["_Part"]:
+        """Return the kernels of the parts in order."""
         target = pick_target(self._target)
         kernels = {
             name: as_kernel(one.graph, one, target.make(one.mugraph, one.configs))
@@ -186,12 +191,15 @@ class RegionPlan:
         settle(kernels.values(), self.goal.name)
         return self._in_order(kernels)
 
-    def _in_order(self, kernels: Mapping[str, Kernel]) -> list[tuple[Kernel, tuple[str, ...]]]:
+    def _in_order(self, kernels: Mapping[str, Kernel]) -> list["_Part"]:
         found = []
         for name, one in self._parts.items():
             kernel = kernels[name]
             graph = one.graph if isinstance(kernel, KeptKernel) else one.mugraph.graph
-            found.append((kernel, tuple(port.name for port in graph.inputs)))
+            reads = tuple(port.name for port in graph.inputs)
+            given: Any = kernel
+            ordered = isinstance(given, OrderedKernel) and given.inputs == reads
+            found.append(_Part(kernel, reads, given if ordered else None))
         return found
 
     def prove(self) -> None:
@@ -228,6 +236,15 @@ class RegionPlan:
 
     def _resized(self, known: dict[str, Tensor]) -> Graph:
         return resized(self.goal, extents(self.goal, [known[name].shape for name in self.inputs]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The kernel of a part of a region: what it reads, and itself if it takes that in order."""
+
+    kernel: Kernel
+    reads: tuple[str, ...]
+    ordered: OrderedKernel | None
 
 
 _CHANGES = 8  # times that a plan follows tensors of other forms; then it stays with the last ones

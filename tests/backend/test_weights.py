@@ -66,7 +66,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def kept(plan: str) -> list[KeptKernel]:
-    kernels = [kernel for kernel, _ in read(plan)._kernels or ()]
+    kernels = [one.kernel for one in read(plan)._kernels or ()]
     return [one for one in kernels if isinstance(one, KeptKernel)]
 
 

@@ -58,9 +58,25 @@ def test_addresses_and_fields_arrive(way: str) -> None:
     assert type(copy).__name__ == ("builtin_function_or_method" if way == "directly" else "function")
 
 
+def test_kernels_are_called_one_after_the_other(way: str) -> None:
+    kernel = calls.load_kernel(compile_source(CppSource("copy", COPY, ())), "copy")
+    fields = [b"".join(one.to_bytes(8, "little") for one in pair) for pair in ((1, 2), (3, 4), (5, 6))]
+    places = [((0, 0), (1, 0)), ((1, 8), (1, 24)), ((1, 40), (2, 8))]  # each reads what the one before made
+    run = calls.chained([calls.Link(kernel, *one) for one in zip(places, fields, strict=True)])
+    gc.collect()
+    given, between, made = (
+        torch.tensor([9]),
+        torch.zeros(6, dtype=torch.int64),
+        torch.zeros(5, dtype=torch.int64),
+    )
+    run(given.data_ptr(), between.data_ptr(), made.data_ptr())
+    assert between.tolist() == [9, 1, 2, 1, 3, 4]
+    assert made.tolist() == [0, 4, 5, 6, 0]
+
+
 def test_what_is_no_address_is_refused(way: str) -> None:
     copy = called(COPY, "copy", 7, 7)
-    with pytest.raises(Exception, match=r"integer|argument"):
+    with pytest.raises(Exception, match=r"integer|argument|str"):
         copy("here", "there")
 
 
