@@ -2,13 +2,19 @@
 
 import gc
 from collections.abc import Iterator
+from itertools import combinations
 from threading import Thread
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from superopt.codegen.cpp import CppMuGraph, CppSource, calls, compile_source
+from superopt.codegen.cpp.launch import _laid_out, _Made
 from superopt.codegen.errors import CompileError
 from superopt.ir import fuse, parse_graph
 
@@ -52,8 +58,8 @@ def called(code: str, name: str, *fields: int) -> calls.Call:
 def test_addresses_and_fields_arrive(way: str) -> None:
     copy = called(COPY, "copy", 7, 2**40)
     gc.collect()  # nothing but the function keeps the fields
-    given, made = torch.tensor([5]), torch.zeros(3, dtype=torch.int64)
-    copy(given.data_ptr(), made.data_ptr())
+    read, made = torch.tensor([5]), torch.zeros(3, dtype=torch.int64)
+    copy(read.data_ptr(), made.data_ptr())
     assert made.tolist() == [5, 7, 2**40]
     assert type(copy).__name__ == ("builtin_function_or_method" if way == "directly" else "function")
 
@@ -64,12 +70,12 @@ def test_kernels_are_called_one_after_the_other(way: str) -> None:
     places = [((0, 0), (1, 0)), ((1, 8), (1, 24)), ((1, 40), (2, 8))]  # each reads what the one before made
     run = calls.chained([calls.Link(kernel, *one) for one in zip(places, fields, strict=True)])
     gc.collect()
-    given, between, made = (
+    read, between, made = (
         torch.tensor([9]),
         torch.zeros(6, dtype=torch.int64),
         torch.zeros(5, dtype=torch.int64),
     )
-    run(given.data_ptr(), between.data_ptr(), made.data_ptr())
+    run(read.data_ptr(), between.data_ptr(), made.data_ptr())
     assert between.tolist() == [9, 1, 2, 1, 3, 4]
     assert made.tolist() == [0, 4, 5, 6, 0]
 
@@ -98,6 +104,42 @@ def test_without_a_compiler_for_them_kernels_are_called_by_ctypes(
 
     monkeypatch.setattr(calls, "compile_source", fails)
     assert calls._direct() is None
+
+
+def _launch(reads: list[int], made: dict[int, int], leaves: int) -> Any:
+    """Return what a kernel reads and makes, in bytes by value; and a result that leaves."""
+    results = [_Made((size,), value, None, size, torch.Tensor) for value, size in made.items()]
+    leaving = _Made((4,), leaves, f"out{leaves}", 4, torch.Tensor)
+    return SimpleNamespace(kernel=SimpleNamespace(reads=tuple(reads)), made=[leaving, *results])
+
+
+@given(st.data())
+def test_values_that_are_needed_at_once_lie_apart(data: st.DataObject) -> None:
+    launches, known = [], [0]
+    for at in range(data.draw(st.integers(1, 7))):
+        reads = data.draw(st.lists(st.sampled_from(known), max_size=4))
+        sizes = data.draw(st.lists(st.integers(0, 300), max_size=3))
+        made = {10 * at + number + 1: size for number, size in enumerate(sizes)}
+        launches.append(_launch(reads, made, 1000 + at))
+        known += made
+    places, size = _laid_out(launches)
+    spans = {}
+    for at, launch in enumerate(launches):
+        for one in launch.made:
+            if one.name is None:
+                readers = [later for later, other in enumerate(launches) if one.value in other.kernel.reads]
+                spans[one.value] = (at, max([at, *readers]), places[one.value], places[one.value] + one.bytes)
+    assert set(spans) == set(places)
+    assert size >= max((end for _, _, _, end in spans.values()), default=0)
+    assert all(begin % 64 == 0 for begin in places.values())
+    for one, other in combinations(spans.values(), 2):
+        at_once = one[0] <= other[1] and other[0] <= one[1]
+        assert not at_once or one[3] <= other[2] or other[3] <= one[2]
+
+
+def test_a_long_chain_needs_no_more_memory_than_two_of_its_values() -> None:
+    launches = [_launch([at - 1] if at else [], {at: 640}, 1000 + at) for at in range(9)]
+    assert _laid_out(launches)[1] == 2 * 640
 
 
 def test_kernels_of_several_results(way: str) -> None:
