@@ -322,7 +322,7 @@ class CppMuGraph:
             call(given[0].data_ptr(), result.data_ptr())
             return (result,)
 
-        if size:
+        if behind:
             return run_with_values_between
         if len(results) > 1:
             return run

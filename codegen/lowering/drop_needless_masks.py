@@ -8,6 +8,7 @@
 A softmax with a mask becomes such a program.
 """
 
+from collections.abc import Container
 from dataclasses import replace
 
 from superopt.codegen.lowering.bound_masked_loops import zero_outside
@@ -20,8 +21,7 @@ __all__ = ["drop_needless_masks"]
 def drop_needless_masks(program: KernelProgram) -> KernelProgram:
     """Return the program without products of a mask and a value that is 0 outside it anyway."""
     graph = program.graph
-    loaded = {one.value for one in program.loads}  # products that another kernel made are read as they are
-    instead = {value: other for value, other in _needless(graph).items() if value not in loaded}
+    instead = _needless(graph, {one.value for one in program.loads})
     if not instead:
         return program
 
@@ -47,13 +47,16 @@ def drop_needless_masks(program: KernelProgram) -> KernelProgram:
     return replace(program, graph=graph, statements=kept(program.statements))
 
 
-def _needless(graph: Graph) -> dict[int, int]:
-    """Return each product of a mask and a value that is 0 outside it, with the value equal to the product."""
+def _needless(graph: Graph, loaded: Container[int]) -> dict[int, int]:
+    """Return each product of a mask and a value that is 0 outside it, with the value equal to the product.
+
+    A product that another kernel made is read as it is.
+    """
     first, axes = len(graph.inputs), value_axes(graph)
     vanishing, _ = zero_outside(graph, list(enumerate(graph.steps, first)))
     found: dict[int, int] = {}
     for value, step in enumerate(graph.steps, first):
-        if step.op == "mul":
+        if step.op == "mul" and value not in loaded:
             for mask, other in (step.inputs, step.inputs[::-1]):
                 if mask != other and mask in vanishing.get(other, ()) and axes[other] == axes[value]:
                     found[value] = found.get(other, other)

@@ -124,7 +124,7 @@ def _recalled(cache: Cache, region: Region, blank: Decision, options: BackendOpt
     more = found.budget_s == 0 if budget_s is None else budget_s > found.budget_s
     if found.open and (more or options.retry):
         return None
-    if found.plan is None:
+    if not found.taken and found.plan is None:
         return found
     try:
         plan = plan_of(str(found.plan))

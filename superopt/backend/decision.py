@@ -19,6 +19,7 @@ __all__ = ["Decision", "Ledger"]
 
 _SHARE = 0.85  # the share of Inductor's expected time that a search may take
 _MOST_S = 60.0
+_LEAST_KERNEL_S = 0.4  # in less time no kernel is compiled: there is none, or it was compiled before
 _NEAR_PEAK = 0.75  # the share of the peak rates above which a report says so
 
 
@@ -131,8 +132,10 @@ class Ledger:
         self.inductor_s += self.node_s * NODES * kernels_of(graph)
 
     def compiled(self, graph: fx.Graph, seconds: float) -> None:
-        """Note in how many seconds Inductor compiled the graph of a region."""
-        self.each_s = min(self.each_s, seconds / kernels_of(graph))
+        """Note in how many seconds Inductor compiled a region, unless its cache had the kernels."""
+        each_s = seconds / kernels_of(graph)
+        if each_s > _LEAST_KERNEL_S:
+            self.each_s = min(self.each_s, each_s)
 
     @property
     def kernel_s(self) -> float:

@@ -69,6 +69,18 @@ def test_a_search_that_finds_nothing_is_remembered(region: Region, races: Race) 
     assert (kept.taken, kept.final, kept.open) == (False, True, False)
 
 
+def test_what_came_near_is_not_forgotten(region: Region, races: Race) -> None:
+    near = replace(taken(region), taken=False, why="0.97 times", open=True, budget_s=1.0)
+    keep(near, region, ledger())
+    races(replace(blank_of(region), why="0.85 times"))
+    defer(region, 5.0, ledger())
+    [outcome] = work_through()
+    assert (outcome.done, outcome.faster) == (True, False)
+    kept = known_decision(region, ledger())
+    assert kept is not None
+    assert (kept.taken, kept.final, kept.plan) == (False, True, near.plan)
+
+
 def test_better_kernels_are_kept_and_what_inductor_keeps_is_renewed(region: Region, races: Race) -> None:
     keep(replace(blank_of(region), why="no time", open=True, budget_s=1.0), region, ledger())
     races(taken(region))

@@ -28,7 +28,7 @@ class Verdict:
 
     plans: Mapping[str, str]  # by the digests of the regions' keys: the digest of each plan that raced in it
     lost: Mapping[str, str]  # by these digests: why a region went
-    without: tuple[str, ...] = ()  # the digests of the regions that had plans and were left out
+    without: tuple[str, ...] = ()  # the digests of the regions that won alone and were left out
     joined: tuple[str, ...] = ()  # those of regions that did not win alone, and make the graph faster
     raced: bool = False
     failed: str = ""  # why the graph cannot be raced, if so
@@ -47,6 +47,11 @@ class Verdict:
         same = self._same(taken)
         return {digest: why for digest, why in self.lost.items() if digest in same}
 
+    def new_in(self, taken: Taken) -> Taken:
+        """Return which of these regions had no such plan when the graph raced."""
+        same = self._same(taken)
+        return [one for one in taken if one[0].key.digest not in same]
+
     def joined_of(self, taken: Taken) -> set[str]:
         """Return which of these plans made the graph faster in an earlier race, but did not win alone."""
         return self._same(taken) & set(self.joined)
@@ -57,9 +62,12 @@ class Verdict:
 
 
 def plans_in(taken: Taken) -> dict[str, str]:
-    """Return the digests of the plans of regions, by the digests of their keys."""
+    """Return the digests of the plans of regions, by the digests of their keys.
+
+    A plan that has won alone by now is another one: it stays where the graph is no slower with it.
+    """
     return {
-        region.key.digest: hashlib.sha256(str(decision.plan).encode()).hexdigest()
+        region.key.digest: hashlib.sha256(f"{decision.taken} {decision.plan}".encode()).hexdigest()
         for region, decision in taken
     }
 

@@ -102,17 +102,16 @@ class WholeRace:
         if not settled and self.ledger.options.budget_s != 0:
             raced = self._raced_now(offered)
             if raced is None:
-                found = replace(found, lost={**found.lost, **self._dear(offered)})
+                new = offered if not known.raced else known.new_in(offered)
+                found = replace(found, lost={**found.lost, **self._dear(new)})
             else:
                 known, found, settled = self._verdict(offered, raced), raced, True
-        goes = _left_out(offered, found)
         if cached:
             plans = plans_in(offered)  # what is known of regions that have no plan here stays
-            without = {*goes, *(one for one in known.without if one not in plans)}
+            without = {*_went(offered, found), *(one for one in known.without if one not in plans)}
             joined = {*found.joined, *(one for one in known.joined if one not in plans)}
             keep_verdict(key, replace(known, without=tuple(sorted(without)), joined=tuple(sorted(joined))))
-        stays = [_joined(*one) for one in offered if one[0].key.digest not in goes]
-        return Stay(stays, found.lost, settled)
+        return Stay(_staying(offered, found), found.lost, settled)
 
     def last_word(self, offered: Taken, seconds: float) -> Verdict:
         """Return the verdict on a graph after races of about so many seconds, or raise SuperoptError."""
@@ -125,8 +124,8 @@ class WholeRace:
         return self._verdict(offered, found)
 
     def _verdict(self, offered: Taken, found: _Outcome) -> Verdict:
-        goes, joins = _left_out(offered, found), tuple(sorted(found.joined))
-        return Verdict(plans_in(offered), found.lost, tuple(sorted(goes)), joins, raced=True)
+        went, joined = tuple(sorted(_went(offered, found))), tuple(sorted(found.joined))
+        return Verdict(plans_in(offered), found.lost, went, joined, raced=True)
 
     @property
     def compiling_s(self) -> float:
@@ -217,29 +216,38 @@ class WholeRace:
                 times=self.target.times,
             )
 
+        def less(goes: Collection[str]) -> tuple[list[tuple[Region, Decision]], Callable[[], Any]]:
+            fewer = [one for one in left if one[0].key.digest not in goes]
+            return fewer, compiled(fewer) if fewer else without
+
         without, ours = compiled(()), compiled(offered)
         found, left, lost = raced(ours, without), list(offered), dict[str, str]()
         near = {region.key.digest for region, decision in offered if not decision.taken}
-        joined, changed = set[str](), False
+        joined, changed, doubt = set[str](), False, False
         for digest in _least_first(offered)[:_SINGLE]:
-            fewer = [one for one in left if one[0].key.digest != digest]
-            if (not fewer and digest not in near) or left_s() < slowest + patience * _RACE_S:
+            alone_left = len({region.key.digest for region, _ in left}) == 1
+            if (alone_left and digest not in near) or left_s() < slowest + patience * _RACE_S:
                 break
-            smaller = compiled(fewer) if fewer else without
+            fewer, smaller = less({digest})
             one = raced(ours, smaller)
-            speed = one.speed_of("with")
-            if digest in near and speed > 1 and one.sure:
+            if digest in near and _is_gained(one):
                 joined.add(digest)
-            elif digest in near or (speed < even() and one.sure):
-                lost[digest] = _told(speed)
-                left, ours, changed = fewer, smaller, True
-        if unsure := near - joined - set(lost):
-            left, changed = [one for one in left if one[0].key.digest not in unsure], True
-            ours = compiled(left) if left else without
+            elif digest in near or (one.speed_of("with") < even() and one.sure):
+                lost[digest] = _told(one)
+                left, ours, changed, doubt = fewer, smaller, True, bool(joined)
+        if rest := near - joined - set(lost):  # there was no time to race each of them
+            left, ours = less(rest)
+            changed, doubt = True, bool(joined)
+        if doubt:  # whether what joined still gains without those that went since
+            fewer, smaller = less(joined)
+            one = raced(ours, smaller)
+            if not _is_gained(one):
+                lost |= dict.fromkeys(joined, _told(one))
+                left, ours = fewer, smaller
         if changed and left:
             found = raced(ours, without)
         if _is_lost(found):
-            lost |= {region.key.digest: _told(found.speed_of("with")) for region, _ in left}
+            lost |= {region.key.digest: _told(found) for region, _ in left}
         return _Outcome(lost, frozenset(joined - set(lost)))
 
     def _compiled(self, taken: Taken, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -307,25 +315,30 @@ def _least_first(taken: Taken) -> list[str]:
     return sorted(gains, key=gains.__getitem__)
 
 
-def _left_out(offered: Taken, found: _Outcome) -> set[str]:
-    """Return the regions that have kernels and are left to Inductor."""
-    return {
-        region.key.digest
-        for region, decision in offered
-        if region.key.digest in found.lost or not (decision.taken or region.key.digest in found.joined)
-    }
+def _went(offered: Taken, found: _Outcome) -> set[str]:
+    """Return the regions that won alone and go all the same."""
+    return {region.key.digest for region, one in offered if one.taken and region.key.digest in found.lost}
 
 
-def _joined(region: Region, decision: Decision) -> tuple[Region, Decision]:
-    """Return a region that stays, with the decision to take it."""
-    if decision.taken:
-        return region, decision
-    why = f"{decision.why} alone, but the whole graph is faster with it"
-    return region, replace(decision, taken=True, why=why)
+def _staying(offered: Taken, found: _Outcome) -> list[tuple[Region, Decision]]:
+    """Return the regions that stay, each with the decision to take it."""
+    stays = []
+    for region, one in offered:
+        if one.taken and region.key.digest not in found.lost:
+            stays.append((region, one))
+        elif region.key.digest in found.joined:
+            why = f"{one.why} alone, but the whole graph is faster with it"
+            stays.append((region, replace(one, taken=True, why=why)))
+    return stays
 
 
-def _told(speed: float) -> str:
-    return f"the whole graph has {speed:.2f} times the speed with it"
+def _told(raced: HeadToHead) -> str:
+    return f"the whole graph has {raced.speed_of('with'):.2f} times the speed with it"
+
+
+def _is_gained(raced: HeadToHead) -> bool:
+    """Whether a graph is surely faster with some regions."""
+    return raced.speed_of("with") > 1 and raced.sure
 
 
 def _is_lost(raced: HeadToHead) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from superopt.backend.cache import keep, known_decision, narrower_decision
-from superopt.backend.checks.better import better
+from superopt.backend.checks.better import better, further
 from superopt.backend.checks.verdict import Verdict, keep_verdict, known_verdict
 from superopt.backend.checks.whole import WholeRace, offered_of
 from superopt.backend.cut import Cut
@@ -33,6 +33,7 @@ from superopt.errors import CheckpointError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.inductor import alone
 from superopt.targets import Target, pick_target
+from superopt.tune.allocator import keep_freed_memory
 
 __all__ = ["Outcome", "give_up", "work_off", "work_through"]
 
@@ -112,6 +113,7 @@ def work_off(item: Pending, seconds: float) -> Outcome:
     if item.begun >= _MOST_BEGUN:
         give = _graph_given_up if item.whole else _given_up
         return give(item, f"work on it ended its process {item.begun} times")
+    keep_freed_memory()
     put_back(replace(item, begun=item.begun + 1))
     _UNDER_WAY[:] = [item]
     try:
@@ -150,9 +152,10 @@ def _worked_off(item: Pending, seconds: float) -> Outcome:
     if pending_key(region.key) != item.key:
         return _given_up(item, "it is another region here")
     known = Ledger(replace(item.options, budget_s=0.0))
-    before = known_decision(region, known)
-    before = before if before is not None and before.taken else narrower_decision(region, known)
+    stood = known_decision(region, known)
+    before = stood if stood is not None and stood.taken else narrower_decision(region, known)
     found, ended = _decided(region, target, ledger, before, seconds)
+    found = found if stood is None else further(found, stood)
     faster = found.taken and (before is None or found.plan != before.plan)
     with _SETTLING:
         if _GIVEN_UP.is_set():  # its compilers may have been killed, so failures say nothing of its kernels

@@ -136,6 +136,7 @@ def test_the_whole_graph_has_the_last_word(times: dict[str, float], stays: str, 
         ("B", {"": 100, "AB": 90, "A": 105, "B": 101}, "AB"),  # each loses, and both gain
         ("B", {"": 100, "AB": 90, "A": 99, "B": 85}, "B"),
         ("B", {"": 100, "AB": 130, "A": 105, "B": 130}, ""),
+        ("B", {"": 94.2, "AB": 95, "A": 99, "B": 94}, ""),  # B gains beside A only, and A goes
         ("AB", {"": 100, "AB": 95, "A": 99, "B": 99}, "AB"),
         ("AB", {"": 100, "AB": 95, "A": 90, "B": 97}, "A"),
         ("AB", {"": 100, "AB": 99.8, "A": 100, "B": 100}, ""),
@@ -184,6 +185,39 @@ def test_what_joins_a_graph_that_had_no_verdict_is_news(race: Any) -> None:
     assert epoch() == before + 1
     keep_verdict(one.key, one.last_word(offered, 60.0), late=True)
     assert epoch() == before + 1
+
+
+def test_what_does_not_join_is_no_news(race: Any) -> None:
+    graph, _, regions = parts()
+    offered = near(taken(regions, 1.5, 0.99), "B")
+    one, _ = race(graph, {"": 100, "AB": 90, "A": 90, "B": 95})
+    before = epoch()
+    assert len(one.kept(offered[:1]).taken) == 1  # without B's kernels, which are found later
+    keep_verdict(one.key, one.last_word(offered, 60.0), late=True)
+    assert epoch() == before
+
+
+def test_a_plan_that_has_won_alone_by_now_races_anew(race: Any) -> None:
+    graph, _, regions = parts()
+    both = taken(regions, 1.5, 1.2)
+    times = {"": 100, "AB": 90, "A": 90, "B": 95}
+    assert len(race(graph, times)[0].kept(near(both, "B")).taken) == 1
+    one, races = race(graph, times)
+    assert (len(one.kept(both).taken), len(races)) == (2, 3)
+    one, races = race(graph, times)
+    assert (len(one.kept(near(both, "B")).taken), len(races)) == (1, 3)
+
+
+def test_a_race_that_was_won_holds_until_there_is_time_for_another(
+    race: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, _, regions = parts()
+    offered = taken(regions, 1.0001, 0.99)
+    assert len(race(graph, {"": 100, "A": 90})[0].kept(offered[:1]).taken) == 1
+    monkeypatch.setattr(whole, "border_us", lambda *given: 5.0)
+    one, races = race(graph, {}, budget_s=0.3)
+    assert len(one.kept(near(offered, "B")).taken) == 1
+    assert races == []
 
 
 def test_one_region_that_is_all_of_a_graph_joins_nothing(race: Any) -> None:

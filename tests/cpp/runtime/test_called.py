@@ -16,7 +16,7 @@ from torch import Tensor
 from superopt.codegen.cpp import CppMuGraph, CppSource, calls, compile_source
 from superopt.codegen.cpp.launch import _laid_out, _Made
 from superopt.codegen.errors import CompileError
-from superopt.ir import fuse, parse_graph
+from superopt.ir import fuse, parse_graph, parse_mugraph
 
 COPY = """
 extern "C" void copy(void** given) {
@@ -140,6 +140,23 @@ def test_values_that_are_needed_at_once_lie_apart(data: st.DataObject) -> None:
 def test_a_long_chain_needs_no_more_memory_than_two_of_its_values() -> None:
     launches = [_launch([at - 1] if at else [], {at: 640}, 1000 + at) for at in range(9)]
     assert _laid_out(launches)[1] == 2 * 640
+
+
+def test_nothing_may_lie_between_kernels(way: str) -> None:
+    text = """
+graph g
+axes m=7 k=33
+in x: f32[m, k]
+kernel grid[m, k]
+  t1 = exp(x)
+kernel grid[m]
+  t2 = sum[k](t1)
+out y: f32[m] = t2
+"""
+    run = CppMuGraph(parse_mugraph(text), flags=("-O1",))
+    for m, k in ((7, 33), (7, 0), (0, 5), (3, 1)):
+        x = torch.randn(m, k)
+        torch.testing.assert_close(run(x=x)["y"], x.exp().sum(1))
 
 
 def test_kernels_of_several_results(way: str) -> None:

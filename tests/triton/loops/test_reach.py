@@ -62,6 +62,36 @@ def test_products_that_another_kernel_made_are_read_as_they_are(agrees, name):
     agrees("text", text=str(mugraph), domain=[-3.0, 3.0])
 
 
+_MASKED_TWICE = """graph masked
+axes s=40 t=130 e=9
+in p: f32[s, t]
+in v: f32[t, e]
+kernel grid[s, t]
+  t2 = index[s]()
+  t3 = index[t]()
+  t4 = ge(t2, t3)
+  t5 = gt(t2, t3)
+  t6 = infinity[]()
+  t7 = neg(t6)
+  t8 = where(t4, p, t7)
+  t9 = where(t5, t8, t7)
+  t10 = exp(t9)
+  t11 = mul(t4, t10)
+kernel grid[s, e]
+  t2 = index[s]()
+  loop[t]
+    t3 = index[t]()
+    t5 = gt(t2, t3)
+    t12 = mul(t5, t11)
+    t13 += contract[t](t12, v)
+out o1: f32[s, e] = t13
+"""
+
+
+def test_one_of_two_masks_is_that_of_another_kernel(agrees):
+    agrees("text", text=_MASKED_TWICE, domain=[-3.0, 3.0])
+
+
 def test_a_mask_that_an_earlier_kernel_applied_still_ends_the_loop():
     attention = WORKLOADS["gqa"]
     graph = release_shifts(trace(attention.function, *attention.inputs()).graph)
