@@ -24,7 +24,8 @@ INLINE inline T held(T value) {
     return value;
 }
 
-// ROWS x VECTORS accumulators stay in registers while k runs; a single vector may have fewer lanes.
+// ROWS x VECTORS accumulators stay in registers while k runs. The last vector of C has `count` lanes; of several
+// vectors of B all lanes are read.
 template <int ROWS, int VECTORS, class A, class B>
 inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t count, float* c, index_t c_row) {
     Vec sums[ROWS][VECTORS] = {};
@@ -48,7 +49,7 @@ inline void contract_block(index_t k_count, Matrix<A> a, Matrix<B> b, index_t co
 #pragma GCC unroll 16
         for (int v = 0; v < VECTORS; ++v) {
             float* const to = c + m * c_row + v * lanes;
-            if constexpr (VECTORS == 1)
+            if (v == VECTORS - 1 && (VECTORS == 1 || count < lanes))
                 store(to, 1, count, load(to, 1, count) + sums[m][v]);
             else
                 store(to, load(to) + sums[m][v]);

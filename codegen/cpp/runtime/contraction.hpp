@@ -125,13 +125,14 @@ inline void add_turned(index_t rows, index_t columns, const float* from, index_t
         }
 }
 
-// All rows are multiplied with one packed panel of B; a panel of less than WIDTH columns goes vector by vector.
+// All rows are multiplied with one packed panel of B, whose rows have WIDTH elements even where it has fewer columns.
 template <int WIDTH>
 void contract_panel(index_t m_count, index_t k_count, Matrix<float> a, const float* panel, index_t columns, float* c,
                     index_t c_row) {
     constexpr int tall = registers == 32 ? 12 : 6;
     const Matrix<float> b{panel, WIDTH, 1};
-    if (columns == WIDTH) return contract_rows<tall, WIDTH / lanes>(m_count, k_count, a, b, lanes, c, c_row);
+    constexpr index_t others = WIDTH - lanes;
+    if (columns > others) return contract_rows<tall, WIDTH / lanes>(m_count, k_count, a, b, columns - others, c, c_row);
     for (index_t n = 0; n < columns; n += lanes)
         contract_rows<tall, 1>(m_count, k_count, a, b.at(0, n), least(lanes, columns - n), c + n, c_row);
 }

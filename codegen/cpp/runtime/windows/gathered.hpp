@@ -271,6 +271,10 @@ void fill_panel(const T* data, const PanelRows<PLACES>& rows, const PanelLoads* 
     for (index_t i = 0; i < height; ++i, to += PanelLoads::vectors * lanes) {
         const PanelLoads& one = loads[rows.combination[row + i]];
         const T* const from = data + rows.offset[row + i];
+        if (one.end[PanelLoads::vectors - 1]) {  // the next panel reads what follows
+            const T* const ahead = from + one.offset[0] + STRIDE * PanelLoads::vectors * lanes;
+            for (int line = 0; line < STRIDE; ++line) __builtin_prefetch(ahead + line * (64 / sizeof(T)), 0, 2);
+        }
         int number = 0;
         for (int vector = 0; vector < PanelLoads::vectors; ++vector) {
             Vec value{};
