@@ -20,7 +20,7 @@ from superopt.codegen.cpp.compile import compile_source
 from superopt.codegen.cpp.source import CppSource
 from superopt.codegen.errors import CompileError
 
-__all__ = ["Call", "Link", "bound", "chained", "functions", "load_kernel"]
+__all__ = ["Call", "Link", "chained", "functions", "load_kernel"]
 
 log = logging.getLogger("superopt")
 
@@ -115,11 +115,6 @@ def load_kernel(path: Path, name: str) -> "ctypes._FuncPointer":
     kernel.argtypes = (ctypes.c_void_p,)
     kernel.restype = None
     return kernel
-
-
-def bound(kernel: "ctypes._FuncPointer", addresses: int, fields: bytes) -> Call:
-    """Return a kernel as a function of so many addresses; the fields after them are known."""
-    return chained([Link(kernel, [(at, 0) for at in range(addresses)], fields)])
 
 
 def chained(links: Sequence[Link]) -> Call:

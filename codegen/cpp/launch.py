@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor as TorchTensor
 
-from superopt.codegen.cpp.calls import Call, Link, chained, load_kernel
+from superopt.codegen.cpp.calls import Link, chained, load_kernel
 from superopt.codegen.cpp.compile import compile_source
 from superopt.codegen.cpp.config import CppConfig, default_config
 from superopt.codegen.cpp.emit import emit, lower_kernel
@@ -53,16 +53,6 @@ class CppKernel:
         self._flags = tuple(flags)
         lined = is_lined(program, self.source)
         self._calls = {lined: self._compiled(lined=lined)}
-
-    def launch(
-        self,
-        loads: Sequence[Sequence[int]],
-        stores: Sequence[Sequence[int]],
-        sizes: Mapping[str, int],
-        threads: int,
-    ) -> Call:
-        """Return the function to call with the addresses of tensors of these strides."""
-        return chained([self.link(loads, stores, sizes, threads)])
 
     def link(
         self,

@@ -120,11 +120,13 @@ class RegionPass(CustomGraphPass):
         race = WholeRace(graph, target, self.ledger, lambda *given: replace_all(*given), weights)
         stay = race.kept(offered_of(decided))
         self._note_waiting(waiting, race, stay, decided)
-        joined = {region.key.digest: decision for region, decision in stay.taken}
+        staying = {region.key.digest: decision for region, decision in stay.taken}
         for region, decision in decided:
-            why = stay.lost.get(region.key.digest) if decision.taken else None
-            noted = joined.get(region.key.digest, decision)
-            self.ledger.note(noted if why is None else replace(noted, taken=False, why=why), title)
+            digest = region.key.digest
+            noted = staying.get(digest, decision)
+            if decision.taken and digest in stay.lost:
+                noted = replace(decision, taken=False, why=stay.lost[digest])
+            self.ledger.note(noted, title)
         if stay.taken:
             replace_all(graph, stay.taken)
         log.info(

@@ -2,7 +2,7 @@
 
 As glibc finds some multiple of the largest freed block at the end of its heap, it gives that back to the
 system. The next call asks for it again, and the system clears it page by page: a network whose tensors are of
-megabytes, on its own in a process, spends up to a third of its time so. From the first block of nearly 32 MB
+megabytes, on its own in a process, spends up to 40% of its time on that. From the first block of nearly 32 MB
 that is freed, glibc keeps up to twice as much, as it does in any program that has tensors of that size.
 """
 

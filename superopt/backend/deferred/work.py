@@ -187,9 +187,8 @@ def _graph_raced(item: Pending, seconds: float) -> Outcome:
         return _graph_given_up(item, "it is another graph here")
     known = Ledger(replace(item.options, budget_s=0.0))  # no region is searched here
     decided = [(one, known_decision(one, known)) for one in Cut(graph, target, ledger, weights).regions()]
-    offered = offered_of(decided)
     try:
-        found = race.last_word(offered, seconds)
+        found = race.last_word(offered_of(decided), seconds)
     except Exception as error:  # an operator that Inductor does not compile twice, or no memory
         if _GIVEN_UP.is_set():
             raise KeyboardInterrupt from error
@@ -199,8 +198,7 @@ def _graph_raced(item: Pending, seconds: float) -> Outcome:
             raise KeyboardInterrupt
         keep_verdict(key, found, late=True)
         remove(item)
-    won = {region.key.digest for region, one in offered if one.taken}
-    went = [why for digest, why in found.lost.items() if digest in won]
+    went = [found.lost[digest] for digest in found.without]
     why = f"{len(went)} of its regions go: {went[0]}" if went else "it is no faster without any of them"
     if found.joined:
         why += f"; {len(found.joined)} that did not win alone make it faster"

@@ -52,7 +52,8 @@ def anew() -> Iterator[None]:
 def called(code: str, name: str, *fields: int) -> calls.Call:
     """Return a kernel of two addresses and some fields."""
     kernel = calls.load_kernel(compile_source(CppSource(name, code, ())), name)
-    return calls.bound(kernel, 2, b"".join(one.to_bytes(8, "little") for one in fields))
+    rest = b"".join(one.to_bytes(8, "little") for one in fields)
+    return calls.chained([calls.Link(kernel, [(0, 0), (1, 0)], rest)])
 
 
 def test_addresses_and_fields_arrive(way: str) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from superopt.backend.joint.turns.stages import Multiply
 from superopt.codegen.cpp import default_config, lower_kernel
+from superopt.codegen.cpp.calls import chained
 from superopt.codegen.cpp.launch import CppKernel
 from superopt.ir import fuse, parse_graph
 
@@ -135,8 +136,8 @@ class OwnProduct:
         lying = [one.t() if turned else one for one, turned in zip(parts, self.turned, strict=True)]
         left, right, made = (one.stride() for one in lying)
         sizes = dict(zip("mnk", matrices.sizes, strict=True))
-        call = self.kernel.launch([left, right], [made], sizes, torch.get_num_threads())
-        call(*(one.data_ptr() for one in lying))
+        link = self.kernel.link([left, right], [made], sizes, torch.get_num_threads())
+        chained([link])(*(one.data_ptr() for one in lying))
         return True
 
 
