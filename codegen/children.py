@@ -19,9 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Children", "Finished", "LateError", "LostError", "Server", "exit_text"]
+__all__ = ["Children", "Finished", "LateError", "LostError", "Server", "exit_text", "start_no_more"]
 
 _NICEST = 19
+_ending = threading.Event()
+
+
+def start_no_more() -> None:
+    """Let nothing start children any more: this process ends here and now, with threads amid their work."""
+    _ending.set()
 
 
 class LateError(Exception):
@@ -85,7 +91,7 @@ class Children:
     def start(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
         """Start a child in a group of its own."""
         with self._lock:
-            if self._closed:
+            if self._closed or _ending.is_set():
                 raise LostError("it was stopped")
             process = subprocess.Popen(command, start_new_session=True, **options)
             self._alive.add(process)

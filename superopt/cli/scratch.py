@@ -11,14 +11,18 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from superopt.codegen.children import start_no_more
 from superopt.frontier.interrupts import at_last
 
 __all__ = ["own_scratch"]
 
 _PR_SET_CHILD_SUBREAPER = 36
+_ROUNDS, _ROUND_S = 10, 0.01
+_NONE = 2  # rounds that find no process
 _FOLDERS: list[str] = []
 
 
@@ -45,6 +49,7 @@ def own_scratch() -> Iterator[None]:
 
 def _leave_nothing() -> None:
     """End what this process started, and remove its scratch: it ends here and now."""
+    start_no_more()
     _end_descendants()
     for folder in _FOLDERS:
         shutil.rmtree(folder, ignore_errors=True)
@@ -58,16 +63,19 @@ def _adopt_orphans() -> None:
 
 def _end_descendants() -> None:
     """Kill all processes that this one started, directly or not."""
-    for _ in range(3):  # one that is killed may have started another before
+    none = 0
+    for _ in range(_ROUNDS):  # one that is killed may have started another before
         found = _descendants()
         for process in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
-        if not found:
-            return
         for process in found:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process, 0)
+        none = 0 if found else none + 1
+        if none == _NONE:
+            return
+        time.sleep(_ROUND_S)  # a thread may be starting one
 
 
 def _descendants() -> list[int]:

@@ -229,6 +229,35 @@ def test_an_import_that_is_ended_leaves_no_scratch(place: Place, number: signal.
     assert place.left() == []
 
 
+def test_an_import_that_is_ended_leaves_no_process(place: Place) -> None:
+    """Other threads go on until the process is gone, and a compiler that is killed may be tried again."""
+    (place.folder / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    (place.folder / "own.py").write_text(
+        "import threading\n"
+        "from superopt.cli.scratch import own_scratch\n"
+        "from superopt.codegen.children import Children, LostError\n"
+        "from superopt.frontier.interrupts import ending_signals\n"
+        "children = Children()\n"
+        "def again():\n"
+        "    while True:\n"
+        "        try:\n"
+        "            children.run(['sleep', '60'], limit_seconds=60)\n"
+        "        except LostError:\n"
+        "            return\n"
+        "with ending_signals(), own_scratch():\n"
+        "    for _ in range(4):\n"
+        "        threading.Thread(target=again, daemon=True).start()\n"
+        "    import slow\n"
+    )
+    process = place.start(["own.py"])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == CODES[signal.SIGTERM]
+    assert not place.processes()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 @pytest.mark.parametrize("name", COMMANDS)
