@@ -64,7 +64,7 @@ _NAMES = ("g++", "clang++", "c++")
 _ANSWER_S = 5.0  # seconds that a compiler has to say its version
 _TIMEOUT_S = 60.0
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
-_CALL = re.compile(r"\b(contract|contract_pairs|contract_gathered|contract_filtered)\(([^;]*);")
+_CALL = re.compile(r"\b(contract|contract_pairs|contract_gathered|contract_filtered)(?:<[^>]*>)?\(([^;]*);")
 _FORMAT = re.compile(r"\b(?:Matrix|Gathered|Image|Filters)<(\w+)\b")
 # Formats whose contractions are compiled on their own.
 _FORMATS = frozenset(CPP_TYPES[name] for name in CPP_FLOATS)

@@ -7,7 +7,7 @@ import pytest
 from superopt.codegen.cpp import CppConfig, default_config, lower_kernel
 from superopt.cost import DEVICES, Device, estimate
 from superopt.cost.cpu import KernelTime, kernel_time
-from superopt.cost.cpu.contraction import Shape, contraction_time
+from superopt.cost.cpu.contraction import Shape, contraction_time, filtered_time, gathered_time
 from superopt.cost.cpu.layout import Layout
 from superopt.cost.cpu.rates import PIECES, REST, SUM_LANES, core_of, operation
 from superopt.cost.cpu.traffic import Loop, Touch, distinct, missed
@@ -89,6 +89,15 @@ def test_every_operator_has_a_time() -> None:
     assert 0 < operation("add") < operation("exp") < operation("silu")
     assert operation("sum") < operation("max")
     assert operation("sin") > operation("tanh") > operation("mul")
+
+
+@pytest.mark.parametrize(("step", "least"), [(1, 1.3), (2, 1.1)])
+def test_fewer_products_of_many_channels_are_faster_and_of_few_are_not(step: int, least: float) -> None:
+    core = core_of(ALONE)
+    for channels, filters, faster in ((256, 256, True), (2, 16, False)):
+        all_of_them = gathered_time(filters, 500, 3 * channels, core, b_step=step, a_along_k=True)
+        fewer = filtered_time([(500, step)], filters, channels, core)
+        assert (all_of_them > least * fewer) if faster else (all_of_them < fewer)
 
 
 # -- kernels

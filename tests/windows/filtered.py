@@ -24,6 +24,10 @@ CASES: dict[str, _Setting] = {
     "last": ((1, 40, 8, 7), (33, 40, 3, 3), {"padding": (2, 0)}, _LAST, torch.float32),
     "grouped": ((1, 34, 6, 70), (40, 17, 3, 3), {"padding": 1, "groups": 2}, _LAST, torch.bfloat16),
     "one axis": ((2, 6, 143), (40, 6, 3), {"padding": 1}, _PLAIN, torch.float16),
+    "every other": ((2, 21, 11, 160), (9, 21, 3, 3), {"padding": 1, "stride": 2}, _PLAIN, torch.float32),
+    "every other, last": ((1, 34, 8, 9), (40, 34, 3, 3), {"stride": 2}, _LAST, torch.bfloat16),
+    "every other row": ((1, 7, 12, 10), (18, 7, 3, 3), {"stride": (2, 1)}, _PLAIN, torch.float32),
+    "every other of one axis": ((2, 6, 271), (40, 6, 3), {"padding": 1, "stride": 2}, _PLAIN, torch.float16),
 }  # fmt: skip
 
 SCRIPT = """
@@ -60,7 +64,7 @@ def filtered(name: str, flags: tuple[str, ...] = ()) -> tuple[CppMuGraph, list[T
     chosen = {0: next(one for one in found if one.filtered)}
     known = dict(zip((port.name for port in traced.program.inputs), case.inputs, strict=True))
     kernels = CppMuGraph(mugraph, chosen, flags=flags)
-    assert "contract_filtered(" in "".join(kernels.sources)
+    assert "contract_filtered<" in "".join(kernels.sources)
     expected = case.function(*(one.double() for one in case.inputs))
     return kernels, [known[port.name] for port in region.graph.inputs], expected
 

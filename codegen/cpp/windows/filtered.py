@@ -15,8 +15,8 @@ def print_filtered(tiles: Tiles, item: Contraction, found: Filtering) -> None:
     places = {value: tiles.place(value) for value in (found.image, found.weights, one.value)}
     pointers = {value: tiles.pointer(value, place) for value, place in places.items()}
     image, weights, made = places[found.image], places[found.weights], places[one.value]
-    slid = found.slid if len(found.slid) > 1 else (("", ""), *found.slid)
-    results, taps = zip(*slid, strict=True)
+    slid = found.slid if len(found.slid) > 1 else (("", "", 0), *found.slid)
+    results, taps, steps = zip(*slid, strict=True)
 
     def at(value: int) -> str:
         strides = places[value].strides
@@ -33,11 +33,11 @@ def print_filtered(tiles: Tiles, item: Contraction, found: Filtering) -> None:
     size = ", ".join(str(guard.size) if guard else "no_end" for guard in guards)
     filters = f"{tiles.count(found.filter)}, {strides(weights, (found.filter, found.channel))}"
     with tiles.loops(list(found.around)):
-        tiles.line("contract_filtered(")
+        tiles.line(f"contract_filtered<{', '.join(map(str, steps))}>(")
         tiles.depth += 1
         channels = f"{tiles.count(found.channel)}, {strides(image, (found.channel,))}"
-        tiles.line(f"Image<{image.type}, {3 if len(found.slid) > 1 else 1}>{{{at(found.image)}, {channels},")
-        tiles.line(f"    {{{counts}}}, {{{strides(image, results)}}}, {{{first}}}, {{{size}}}}},")
+        tiles.line(f"Image<{image.type}>{{{at(found.image)}, {channels},")
+        tiles.line(f"    {{{counts}}}, {{{strides(image, taps)}}}, {{{first}}}, {{{size}}}}},")
         tiles.line(
             f"Filters<{weights.type}>{{{at(found.weights)}, {filters}, {{{strides(weights, taps)}}}}},"
         )

@@ -11,6 +11,7 @@ from superopt.ir import Graph, value_axes
 __all__ = ["Filtering", "filtering_of", "is_filterable"]
 
 _TAPS = 3
+_STEPS = (1, 2)  # places between the windows of neighbouring results
 _MOST_SLID = 2  # axes of an image
 
 
@@ -22,7 +23,7 @@ class Filtering:
     weights: int
     channel: str
     filter: str
-    slid: tuple[tuple[str, str], ...]  # along each axis of the image, that of results and that of taps
+    slid: tuple[tuple[str, str, int], ...]  # along each axis of the image: that of results, of taps, the step
     around: tuple[str, ...]  # the axes of loops around it
 
 
@@ -37,13 +38,14 @@ def filtering_of(graph: Graph, item: Contraction, tiles: Mapping[str, int]) -> F
             continue
         slid = []
         for place in step.places:
-            terms = [axis for axis, factor in place.terms if factor == 1]
-            tap = [axis for axis in terms if axis in summed and graph.sizes[axis] == _TAPS]
-            made = [axis for axis in terms if axis in (*rows, *columns)]
+            tap = [axis for axis, factor in place.terms if axis in summed and factor == 1]
+            made = [one for one in place.terms if one[0] in (*rows, *columns) and one[1] in _STEPS]
             if len(place.axes) != 1 or len(place.terms) != 2 or len(tap) != 1 or len(made) != 1:
                 return None
-            slid.append((made[0], tap[0]))
-        results, taps = {made for made, _ in slid}, {tap for _, tap in slid}
+            if graph.sizes[tap[0]] != _TAPS:
+                return None
+            slid.append((made[0][0], tap[0], made[0][1]))
+        results, taps = {made for made, _, _ in slid}, {tap for _, tap, _ in slid}
         channels = [axis for axis in summed if axis not in taps]
         filters = [axis for axis in (*rows, *columns) if axis in axes[weights]]
         fits = 1 <= len(slid) <= _MOST_SLID and len(results) == len(taps) == len(slid)

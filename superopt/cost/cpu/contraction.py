@@ -4,6 +4,7 @@ The runtime chooses among six ways by the sizes and by how the operands lie (`co
 codegen/cpp/runtime/contraction.hpp); this module chooses alike, and knows what each of them takes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
@@ -19,6 +20,8 @@ _TURN_LANES = 1.5  # as a multiple of a load and a store: a square block is tran
 _FOLD = 8.0  # cycles to sum the lanes of a vector, where several vectors are summed together
 _WINDOW = 7.0  # cycles to copy a vector of a window, parts of which may lie outside
 _SPLIT, _SPLIT_TAPS = 4.0, 8.0  # the time to make a vector of sums of neighbours, or of taps
+_PRODUCTS, _SUMS = {1: 4.0, 2: 5.0}, {1: 4.0, 2: 3.0}  # of two results with three taps, by their step
+_WEIGHTS = 4.0  # sums of three taps
 _REACHED = (
     1.25  # the time of a block of registers, with its loop and cache misses, over that of its products alone
 )
@@ -79,14 +82,19 @@ def gathered_time(m: float, n: float, k: float, core: Core, *, b_step: int, a_al
     return copied + ceil(m / _DEEP) * contraction_time(replace(along, m=min(m, _DEEP)), core)
 
 
-def filtered_time(results: tuple[float, ...], filters: float, channels: float, core: Core) -> float:
-    """Return the time of a convolution with three taps along each axis of its results, in fewer products."""
+def filtered_time(slid: Sequence[tuple[float, int]], filters: float, channels: float, core: Core) -> float:
+    """Return the time of a convolution with three taps along each axis, in fewer products.
+
+    Of each axis it takes how many results there are, and how many places lie between their windows.
+    """
     called = CALLED * core.cycle
-    if not (all(results) and filters and channels):
+    if not (all(size for size, _ in slid) and filters and channels):
         return called
-    products, tiles = 4.0 ** len(results), prod(ceil(size / 2) for size in results)
-    moved = tiles * (channels + filters) * _SPLIT + filters * channels * _SPLIT_TAPS
-    return called + products * (moved / core.lanes + _panel(tiles, filters, channels, core))
+    tiles = prod(ceil(size / 2) for size, _ in slid)
+    products, sums = prod(_PRODUCTS[step] for _, step in slid), prod(_SUMS[step] for _, step in slid)
+    split = tiles * (products * channels + sums * filters) * _SPLIT
+    split += _WEIGHTS ** len(slid) * filters * channels * _SPLIT_TAPS
+    return called + split / core.lanes + products * _panel(tiles, filters, channels, core)
 
 
 def _with_copied_rows(shape: Shape) -> Shape:

@@ -274,8 +274,8 @@ class _Model:
         if item.gathered is not None:
             found = filtering_of(self.graph, item, at.tiles) if self.config.filtered else None
             if found is not None:
-                results = tuple(at.extent(axis) for axis, _ in found.slid)
-                each = filtered_time(results, at.extent(found.filter), at.extent(found.channel), self.core)
+                slid = [(at.extent(axis), step) for axis, _, step in found.slid]
+                each = filtered_time(slid, at.extent(found.filter), at.extent(found.channel), self.core)
                 return at.volume(found.around) * each
             rows, columns, summed = map(at.volume, item.gathered)
             b_step = at.strides(item.b).get(item.n, 0)
