@@ -226,8 +226,9 @@ void contract_filtered(const Image<X>& x, const Filters<T>& w, float* c, index_t
     using W = Way<COLUMN_STEP>;
     constexpr int read = H::read * W::read, kinds = H::weights * W::weights, products = H::sums * W::sums;
     constexpr int down = H::step * H::made, right = W::step * W::made;  // places from tile to tile
-    constexpr index_t width = 2 * lanes, block = 64;  // columns of a panel, and tiles that meet it
-    const index_t channels = x.channels, deep = in_vectors(channels) + lanes;
+    constexpr index_t width = 2 * lanes, block = 96;  // columns of a panel, and tiles that meet it
+    const index_t channels = x.channels, apart_k = in_vectors(channels) + lanes;
+    const index_t part = parts_of(channels, most(1, parts_of(channels, deep)));  // of a panel, which stays in the first cache
     const index_t broad_made = in_vectors(w.count) + lanes;
     const index_t high = parts_of(x.count[0], H::made), long_ = parts_of(x.count[1], W::made);  // tiles
     const index_t most_long = parts_of(long_, parts_of(long_, block)), most_high = least(high, most(1, block / most_long));
@@ -236,7 +237,7 @@ void contract_filtered(const Image<X>& x, const Filters<T>& w, float* c, index_t
     Scratch scratch;
     float* const weights = scratch.floats(kinds * apart);
     float* const image = scratch.floats((down * (most_high - 1) + H::read) * columns * at_once + lanes * at_once);
-    float* const sums = scratch.floats(read * most_tiles * deep);
+    float* const sums = scratch.floats(read * most_tiles * apart_k);
     float* const results = scratch.floats(products * most_tiles * broad_made);
     float* const line = scratch.floats(H::made * W::made * most_long * lanes);
     filter_weights<H, W>(w, channels, weights, panel, apart);
@@ -257,7 +258,7 @@ void contract_filtered(const Image<X>& x, const Filters<T>& w, float* c, index_t
                         split<H, W>(values);
 #pragma GCC unroll 25
                         for (int one = 0; one < read; ++one)
-                            store(sums + (one * tiles + tile) * deep + channel + k, values[one / W::read][one % W::read]);
+                            store(sums + (one * tiles + tile) * apart_k + channel + k, values[one / W::read][one % W::read]);
                     }
                 }
             }
@@ -268,9 +269,11 @@ void contract_filtered(const Image<X>& x, const Filters<T>& w, float* c, index_t
                         const int i = one / W::read, j = one % W::read;
                         if (H::weight_of[i] * W::weights + W::weight_of[j] != kind) continue;
                         const int product = H::sum_of[i] * W::sums + W::sum_of[j];
-                        contract_panel<width>(tiles, channels, {sums + one * tiles * deep, deep, 1},
-                                              weights + kind * apart + o / width * panel, least(width, w.count - o),
-                                              results + product * tiles * broad_made + o, broad_made);
+                        for (index_t k = 0; k < channels; k += part)
+                            contract_panel<width>(tiles, least(part, channels - k), {sums + one * tiles * apart_k + k, apart_k, 1},
+                                                  weights + kind * apart + o / width * panel + k * width,
+                                                  least(width, w.count - o), results + product * tiles * broad_made + o,
+                                                  broad_made);
                     }
             for (index_t row = 0; row < rows; ++row)
                 for (index_t o = 0; o < w.count; o += lanes) {
