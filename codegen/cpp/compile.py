@@ -65,11 +65,13 @@ _ANSWER_S = 5.0  # seconds that a compiler has to say its version
 _TIMEOUT_S = 60.0
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 _CALL = re.compile(r"\b(contract|contract_pairs|contract_gathered|contract_filtered)(?:<[^>]*>)?\(([^;]*);")
+_OF_WINDOWS = re.compile(r"\bcontract_(gathered|filtered)<([^>]*)>\(")
 _FORMAT = re.compile(r"\b(?:Matrix|Gathered|Image|Filters)<(\w+)\b")
 # Formats whose contractions are compiled on their own.
 _FORMATS = frozenset(CPP_TYPES[name] for name in CPP_FLOATS)
 _PANELS = "panels"  # the part that contractions of all formats share
 _PAIRS = "pairs"  # contractions in bf16
+_INCLUDED = f'#include "{RUNTIME}"\n'
 _SHARED = {
     _PANELS: ("PANELS", "PANEL_PACKING", "PACKING(float)"),
     "float": ("CONTRACTION(float)",),
@@ -244,14 +246,17 @@ class _Build:
             _keep(source.name, library, path)
 
     def contraction(self, part: str, children: Children) -> Path:
-        """Return the object that holds what contractions share: that of a format, or the panels of all."""
-        name = f"contract_{part}"
-        made = _SHARED.get(part) or (f"CONTRACTION({part})", f"PACKING({part})")
+        """Return the object that holds what contractions share: that of a format, or the panels of all.
+
+        A part may also be one contraction of windows, such as `FILTERED(0, 2, float, float)`.
+        """
+        name = "contract_" + "_".join(re.findall(r"\w+", part)).lower()
+        of_format = (f"CONTRACTION({part})", f"PACKING({part})")
+        made = (part,) if part.endswith(")") else _SHARED.get(part, of_format)
         templates = [f"template {one};" for one in made]
         if part == _PAIRS:  # without the instructions, this would need the contractions of all formats
             templates = ["#if defined(HAS_PAIRS)", *templates, "#endif"]
-        lines = ['#include "runtime.hpp"', "namespace superopt {", *templates, "}", ""]
-        code = "\n".join(lines)
+        code = _INCLUDED + "\n".join(["namespace superopt {", *templates, "}", ""])
         path = self.path(name, code, "o")
         with _LOCKS.setdefault(path, threading.Lock()):
             if not _is_whole(path):
@@ -283,7 +288,7 @@ class _Build:
         self, name: str, code: str, scratch: Path, children: Children, defines: Sequence[str] = ()
     ) -> Path:
         text = scratch / f"{name}.cpp"
-        text.write_text(code)
+        text.write_text(_calling_shared(code))
         (scratch / RUNTIME).write_text(runtime_text())
         built = scratch / "kernel.o"
         command = [*FLAGS, *self.flags, _APART, *defines, "-c", str(text), "-o", str(built)]
@@ -336,7 +341,21 @@ def _shared_by(code: str) -> list[str]:
     copies = {"contract_gathered", "contract_filtered"} & {name for name, _ in found}
     formats |= {"float"} if copies else set()
     pairs = any(name == "contract_pairs" for name, _ in found)
-    return [*([_PANELS] if calls else []), *sorted(formats & _FORMATS), *([_PAIRS] if pairs else [])]
+    parts = [*([_PANELS] if calls else []), *sorted(formats & _FORMATS), *([_PAIRS] if pairs else [])]
+    return parts + _windows_in(code)
+
+
+def _windows_in(code: str) -> list[str]:
+    """Return the contractions of windows that a kernel calls, as macros of the header name them."""
+    found = {f"{name.upper()}({numbers})" for name, numbers in _OF_WINDOWS.findall(code)}
+    return sorted(found)
+
+
+def _calling_shared(code: str) -> str:
+    """Return a kernel's code that calls the contractions of windows that were compiled before."""
+    calls = [f"extern template {one};" for one in _windows_in(code)]
+    declared = "\n".join(["namespace superopt {", *calls, "}", ""]) if calls else ""
+    return code.replace(_INCLUDED, _INCLUDED + declared, 1)
 
 
 def _keep(name: str, made: Path, path: Path) -> None:

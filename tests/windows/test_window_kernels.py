@@ -1,5 +1,6 @@
 """C++ of convolutions and pools against float64."""
 
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -7,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from superopt.codegen.cpp import CppMuGraph, configs, lower_kernel
+from superopt.codegen.cpp import CppMuGraph, compile_source, configs, emit, lower_kernel
 from superopt.errors import GraphError, InputError
 from superopt.ir import fuse, parse_mugraph
 from superopt.precision import with_rounding
 from superopt.trace import trace
 from tests.windows.convolutions import Case, random_case
-from tests.windows.filtered import CASES, filtered, near
+from tests.windows.filtered import CASES, case_of, filtered, near
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 _DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.float16)
@@ -73,7 +74,7 @@ def test_dense_convolutions_gather_windows(name: str) -> None:
         return F.relu(F.conv2d(x, w, **settings))  # type: ignore[arg-type]
 
     kernels, given = _kernels(Case(function, (x, w), name))
-    assert "contract_gathered(" in "".join(kernels.sources)
+    assert "contract_gathered<" in "".join(kernels.sources)
     [found] = kernels.in_order(given)
     expected = function(x.double(), w.double())
     error = (found.double() - expected).abs() / (1 + expected.abs())
@@ -84,6 +85,20 @@ def test_dense_convolutions_gather_windows(name: str) -> None:
 def test_convolutions_of_three_taps_take_fewer_products(name: str) -> None:
     kernels, given, expected = filtered(name)
     assert near(kernels.in_order(given)[0], expected)
+
+
+def test_what_contracts_windows_is_compiled_once_for_all_tiles(tmp_path: Path) -> None:
+    """Compiling it takes most of the time that a kernel takes, and tuning compiles many kernels."""
+    case = case_of("one axis")
+    region = trace(case.function, *case.inputs).program.regions[0]
+    program = lower_kernel(with_rounding(fuse(region.graph)), 0)
+    found = list(configs(program, region.graph.sizes))
+    for count, kind in enumerate(("gathered", "filtered"), 1):
+        for config in [one for one in found if one.filtered == (kind == "filtered")][:2]:
+            compile_source(emit(program, config), cache=tmp_path)
+        assert len(list(tmp_path.glob("function_0*.so"))) == 2 * count
+        [shared] = tmp_path.glob(f"contract_{kind}_*.o")
+        assert "f16" in shared.name
 
 
 @pytest.mark.parametrize("settings", [{"stride": 3}, {"dilation": 2}, {}], ids=lambda one: "".join(one))

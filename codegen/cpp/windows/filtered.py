@@ -33,7 +33,7 @@ def print_filtered(tiles: Tiles, item: Contraction, found: Filtering) -> None:
     size = ", ".join(str(guard.size) if guard else "no_end" for guard in guards)
     filters = f"{tiles.count(found.filter)}, {strides(weights, (found.filter, found.channel))}"
     with tiles.loops(list(found.around)):
-        tiles.line(f"contract_filtered<{', '.join(map(str, steps))}>(")
+        tiles.line(f"contract_filtered<{', '.join(map(str, steps))}, {image.type}, {weights.type}>(")
         tiles.depth += 1
         channels = f"{tiles.count(found.channel)}, {strides(image, (found.channel,))}"
         tiles.line(f"Image<{image.type}>{{{at(found.image)}, {channels},")

@@ -38,7 +38,9 @@ def print_gathered(tiles: Tiles, item: Contraction) -> None:
             tiles.line(f"{{{starts}}}, {{{sizes}}}")
 
     with tiles.loops(list(item.around)):
-        tiles.line("contract_gathered(")
+        a, b = places[item.a], places[item.b]
+        counts = (len(rows), len(columns), len(summed), len(a.guards), len(b.guards))
+        tiles.line(f"contract_gathered<{a.type}, {b.type}, {', '.join(map(str, counts))}>(")
         tiles.depth += 1
         operand(item.a, rows, summed)
         operand(item.b, summed, columns)

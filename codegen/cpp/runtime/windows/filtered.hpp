@@ -144,7 +144,11 @@ void filter_weights(const Filters<T>& w, index_t channels, float* to, index_t pa
                 for (index_t k = 0; k < count; k += lanes)
                     transposed(
                         height, count - k,
-                        [&](index_t v) INLINE { return load(first + v * w.filter + k, 1, least(lanes, count - k)); },
+                        [&](index_t v) INLINE {
+                            const T* const at = first + v * w.filter + k;
+                            __builtin_prefetch(at + 8 * some, 0, 2);
+                            return load(at, 1, least(lanes, count - k));
+                        },
                         [&](index_t v, Vec value) INLINE { store(turned + (k + v) * step * lanes, value); });
             };
             if (in_line)
@@ -211,6 +215,7 @@ void copy_image(const Image<T>& x, index_t channel, index_t row, index_t column,
                     least(lanes, channels - c), width,
                     [&](index_t v) INLINE {
                         const T* const at = from + j * x.stride[1] + (c + v) * x.channel;
+                        __builtin_prefetch(at + at_once * x.channel, 0, 2);  // rows are too short for the hardware to
                         return load_window(whole, at, x.stride[1], width, j - begin, 1, end - begin);
                     },
                     [&](index_t v, Vec value) INLINE { store(to + (j + v) * at_once + c, value); });
@@ -315,5 +320,10 @@ void contract_filtered(const Image<X>& x, const Filters<T>& w, float* c, index_t
                 }
         }
 }
+
+// Each is compiled once, for all kernels that call it.
+#define FILTERED(ROW_STEP, COLUMN_STEP, X, T)                                                                      \
+    void contract_filtered<ROW_STEP, COLUMN_STEP, X, T>(const Image<X>&, const Filters<T>&, float*, index_t, \
+                                                        const index_t(&)[2])
 
 }  // namespace superopt

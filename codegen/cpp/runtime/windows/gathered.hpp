@@ -401,4 +401,10 @@ void contract_gathered(const Gathered<A, M, K, A_PLACES>& a, const Gathered<B, K
     contract_gathered_rows(a, b, c, c_row);
 }
 
+// Each is compiled once, for all kernels that call it.
+#define GATHERED(A, B, M, N, K, A_PLACES, B_PLACES)                                                       \
+    void contract_gathered<A, B, M, N, K, A_PLACES, B_PLACES>(                                            \
+        const Gathered<A, M, K, A_PLACES>&, const Gathered<B, K, N, B_PLACES>&, float*, const index_t(&)[M], \
+        const index_t(&)[N])
+
 }  // namespace superopt
