@@ -14,7 +14,7 @@ from superopt.ir import fuse, parse_mugraph
 from superopt.precision import with_rounding
 from superopt.trace import trace
 from tests.windows.convolutions import Case, random_case
-from tests.windows.filtered import CASES, case_of, filtered, near
+from tests.windows.filtered import CASES, case_of, filtered, near, random_setting
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 _DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.float16)
@@ -99,6 +99,22 @@ def test_what_contracts_windows_is_compiled_once_for_all_tiles(tmp_path: Path) -
         assert len(list(tmp_path.glob("function_0*.so"))) == 2 * count
         [shared] = tmp_path.glob(f"contract_{kind}_*.o")
         assert "f16" in shared.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(0, 200, 20))
+def test_random_convolutions_of_three_taps_take_fewer_products(start: int) -> None:
+    taken = 0
+    for seed in range(start, start + 20):
+        random = Random(seed)
+        setting = random_setting(random)
+        try:
+            kernels, given, expected = filtered(setting, random=random)
+        except IndexError:  # so few channels or places that they are not multiplied as matrices
+            continue
+        assert near(kernels.in_order(given)[0], expected), (seed, setting)
+        taken += 1
+    assert taken > 8
 
 
 @pytest.mark.parametrize("settings", [{"stride": 3}, {"dilation": 2}, {}], ids=lambda one: "".join(one))
