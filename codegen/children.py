@@ -26,7 +26,7 @@ _ending = threading.Event()
 
 
 def start_no_more() -> None:
-    """Let nothing start children any more: this process ends here and now, with threads amid their work."""
+    """Refuse to start any child from now on: this process ends at once, while its threads are at work."""
     _ending.set()
 
 

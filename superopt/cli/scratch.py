@@ -22,7 +22,7 @@ __all__ = ["own_scratch"]
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ROUNDS, _ROUND_S = 10, 0.01
-_NONE = 2  # rounds that find no process
+_EMPTY_ROUNDS = 2  # so many rounds in a row that find no process end the search
 _FOLDERS: list[str] = []
 
 
@@ -63,7 +63,7 @@ def _adopt_orphans() -> None:
 
 def _end_descendants() -> None:
     """Kill all processes that this one started, directly or not."""
-    none = 0
+    empty = 0
     for _ in range(_ROUNDS):  # one that is killed may have started another before
         found = _descendants()
         for process in found:
@@ -72,8 +72,8 @@ def _end_descendants() -> None:
         for process in found:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process, 0)
-        none = 0 if found else none + 1
-        if none == _NONE:
+        empty = 0 if found else empty + 1
+        if empty == _EMPTY_ROUNDS:
             return
         time.sleep(_ROUND_S)  # a thread may be starting one
 

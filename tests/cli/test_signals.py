@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -209,18 +210,23 @@ def test_ctrl_c_while_the_command_line_is_imported(place: Place) -> None:
     assert (process.returncode, err) == (130, "superopt: interrupted\n")
 
 
-@pytest.mark.parametrize("number", list(CODES), ids=lambda number: number.name)
-def test_an_import_that_is_ended_leaves_no_scratch(place: Place, number: signal.Signals) -> None:
+def _amid_an_import(place: Place, before: str = "") -> "subprocess.Popen[str]":
+    """Return a process with a scratch folder that did something before, and now imports a module."""
     (place.folder / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
     (place.folder / "own.py").write_text(
         "from superopt.cli.scratch import own_scratch\n"
         "from superopt.frontier.interrupts import ending_signals\n"
-        "with ending_signals(), own_scratch():\n"
-        "    import slow\n"
+        "with ending_signals(), own_scratch():\n" + indent(f"{before}import slow\n", "    ")
     )
     process = place.start(["own.py"])
     assert process.stdout is not None
     assert process.stdout.readline() == "importing\n"
+    return process
+
+
+@pytest.mark.parametrize("number", list(CODES), ids=lambda number: number.name)
+def test_an_import_that_is_ended_leaves_no_scratch(place: Place, number: signal.Signals) -> None:
+    process = _amid_an_import(place)
     assert len(place.left()) == 1
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
@@ -231,12 +237,10 @@ def test_an_import_that_is_ended_leaves_no_scratch(place: Place, number: signal.
 
 def test_an_import_that_is_ended_leaves_no_process(place: Place) -> None:
     """Other threads go on until the process is gone, and a compiler that is killed may be tried again."""
-    (place.folder / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
-    (place.folder / "own.py").write_text(
+    process = _amid_an_import(
+        place,
         "import threading\n"
-        "from superopt.cli.scratch import own_scratch\n"
         "from superopt.codegen.children import Children, LostError\n"
-        "from superopt.frontier.interrupts import ending_signals\n"
         "children = Children()\n"
         "def again():\n"
         "    while True:\n"
@@ -244,14 +248,9 @@ def test_an_import_that_is_ended_leaves_no_process(place: Place) -> None:
         "            children.run(['sleep', '60'], limit_seconds=60)\n"
         "        except LostError:\n"
         "            return\n"
-        "with ending_signals(), own_scratch():\n"
-        "    for _ in range(4):\n"
-        "        threading.Thread(target=again, daemon=True).start()\n"
-        "    import slow\n"
+        "for _ in range(4):\n"
+        "    threading.Thread(target=again, daemon=True).start()\n",
     )
-    process = place.start(["own.py"])
-    assert process.stdout is not None
-    assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == CODES[signal.SIGTERM]

@@ -21,7 +21,9 @@ _FOLD = 8.0  # cycles to sum the lanes of a vector, where several vectors are su
 _WINDOW = 7.0  # cycles to copy a vector of a window, parts of which may lie outside
 _SPLIT, _SPLIT_TAPS = 4.0, 12.0  # the time to make a vector of sums of neighbours, or of taps
 _PRODUCTS, _SUMS = {1: 4.0, 2: 5.0}, {1: 4.0, 2: 3.0}  # of two results with three taps, by their step
-_WEIGHTS = 4.0  # sums of three taps
+_WEIGHTS = (
+    4.0  # sums of three taps, as the products above by `Way` in codegen/cpp/runtime/windows/filtered.hpp
+)
 _REACHED = (
     1.25  # the time of a block of registers, with its loop and cache misses, over that of its products alone
 )

@@ -146,7 +146,7 @@ void filter_weights(const Filters<T>& w, index_t channels, float* to, index_t pa
                         height, count - k,
                         [&](index_t v) INLINE {
                             const T* const at = first + v * w.filter + k;
-                            __builtin_prefetch(at + 8 * some, 0, 2);
+                            __builtin_prefetch(at + 8 * some, 0, 2);  // what the next channels read
                             return load(at, 1, least(lanes, count - k));
                         },
                         [&](index_t v, Vec value) INLINE { store(turned + (k + v) * step * lanes, value); });
@@ -215,7 +215,7 @@ void copy_image(const Image<T>& x, index_t channel, index_t row, index_t column,
                     least(lanes, channels - c), width,
                     [&](index_t v) INLINE {
                         const T* const at = from + j * x.stride[1] + (c + v) * x.channel;
-                        __builtin_prefetch(at + at_once * x.channel, 0, 2);  // rows are too short for the hardware to
+                        __builtin_prefetch(at + at_once * x.channel, 0, 2);  // the hardware does not, as rows are short
                         return load_window(whole, at, x.stride[1], width, j - begin, 1, end - begin);
                     },
                     [&](index_t v, Vec value) INLINE { store(to + (j + v) * at_once + c, value); });
