@@ -87,6 +87,27 @@ def test_convolutions_of_three_taps_take_fewer_products(name: str) -> None:
     assert near(kernels.in_order(given)[0], expected)
 
 
+@pytest.mark.parametrize("kind", ["infinite", "great"])
+@pytest.mark.parametrize("name", CASES)
+def test_fewer_products_make_nan_of_no_other_image(name: str, kind: str) -> None:
+    """Differences of infinite numbers are NaN, and sums of great ones overflow before their products do."""
+    shape, kernel, _, _, dtype = CASES[name]
+    kernels, given, _ = filtered(name)
+    of = {tuple(one.shape): one for one in given}
+    of[kernel] *= 0.01
+    value = float("inf") if kind == "infinite" else 0.4 * torch.finfo(dtype).max
+    some = torch.rand(shape, generator=torch.Generator().manual_seed(0)) < (
+        0.01 if kind == "infinite" else 0.1
+    )
+    of[shape][some] = of[shape][some].sign() * value
+    found = kernels.in_order(given)[0]
+    exact = case_of(name).function(*(of[one].double() for one in (shape, kernel, kernel[:1])))
+    torch.testing.assert_close(
+        found, exact.to(dtype), rtol=0.02, atol=0.01 if kind == "infinite" else value * 1e-5, equal_nan=True
+    )
+    assert bool(exact.isinf().any()) == (kind == "infinite")
+
+
 def test_what_contracts_windows_is_compiled_once_for_all_tiles(tmp_path: Path) -> None:
     """Compiling it takes most of the time that a kernel takes, and tuning compiles many kernels."""
     case = case_of("one axis")

@@ -10,6 +10,8 @@
 //   y1 = m1 + m2          m2 = (x4 - x2) w2 + x3 w1
 //
 // Along two axes these are 16 products and not 36, or 25. Each is summed over the channels, as a product of matrices.
+// Where a result is not finite, it is made again by all its products: infinities cancel, and sums of neighbours
+// overflow before their products do.
 
 namespace superopt {
 
@@ -223,6 +225,31 @@ void copy_image(const Image<T>& x, index_t channel, index_t row, index_t column,
     }
 }
 
+template <int HEIGHT, int WIDTH>
+INLINE inline bool are_finite(const Vec (&y)[HEIGHT][WIDTH]) {
+    Vec differences{};  // 0, or NaN where a number is not finite
+#pragma GCC unroll 4
+    for (int one = 0; one < HEIGHT * WIDTH; ++one)
+        differences += y[one / WIDTH][one % WIDTH] - y[one / WIDTH][one % WIDTH];
+    return sum(differences) == 0;
+}
+
+// The result at one place by all its products, for the filters from `o` on.
+template <class H, class W, class X, class T>
+__attribute__((noinline, cold)) Vec by_all_products(
+    const Image<X>& x, const Filters<T>& w, index_t o, index_t row, index_t column) {
+    Vec result{};
+    for (index_t i = H::step * row; i < H::step * row + H::taps; ++i)
+        for (index_t j = W::step * column; j < W::step * column + W::taps; ++j) {
+            if (!inside(x.first[0] + i, x.size[0]) || !inside(x.first[1] + j, x.size[1])) continue;
+            const X* const from = x.data + i * x.stride[0] + j * x.stride[1];
+            const T* const taps = w.data + o * w.filter + (i - H::step * row) * w.tap[0] + (j - W::step * column) * w.tap[1];
+            for (index_t c = 0; c < x.channels; ++c)
+                result += splat(read(from[c * x.channel])) * load(taps + c * w.channel, w.filter, least(lanes, w.count - o));
+        }
+    return result;
+}
+
 // C[o, i, j] += sum over channels and taps of x[c, STEP i + r, STEP j + s] w[o, c, r, s], with 3 taps s, and 3 taps r
 // or, where the step of rows is 0, one.
 template <int ROW_STEP, int COLUMN_STEP, class X, class T>
@@ -293,6 +320,11 @@ void contract_filtered(const Image<X>& x, const Filters<T>& w, float* c, index_t
                         for (int one = 0; one < products; ++one)
                             m[one / W::sums][one % W::sums] = load(from + one * tiles * broad_made);
                         join<H, W>(m, y);
+                        if (!are_finite(y))
+                            for (index_t i = 0; i < height; ++i)
+                                for (index_t j = 0; j < least(W::made, length - W::made * tile); ++j)
+                                    y[i][j] = by_all_products<H, W>(
+                                        x, w, o, H::made * (top + row) + i, W::made * (left + tile) + j);
                         if (c_filter != 1) {
                             for (int i = 0; i < H::made; ++i)
                                 for (int j = 0; j < W::made; ++j)
