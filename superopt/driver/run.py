@@ -51,7 +51,8 @@ _SPLIT_BELOW = 2_000  # e-nodes of the whole goal
 _FIRST_TRY = SaturationLimits(nodes=30_000, seconds=8.0)
 _LAST_TRY = SaturationLimits(nodes=60_000, seconds=15.0)
 _ORACLE_S = 20.0
-_PROOFS = 0.1  # of the time of a search, for proofs of graphs with windows one by one
+# The share of a search's time that proofs have at least, and those of graphs with windows at most.
+_PROOFS, _WINDOW_PROOFS = 0.5, 0.1
 _QUESTION_MS = 50
 _VALUE_BYTES = 400 << 20  # memory for field values, each tensor on the whole grid
 _DEFAULTS = SearchOptions()
@@ -261,7 +262,9 @@ class _Run:
             reached = None not in universe.roots
         with clock.phase("verify"), interrupts_noted(self):
             self.report("verify", graph.name)
-            limit = _PROOFS * self.options.seconds if attempt.goal.windows else None
+            limit = max(_PROOFS * self.options.seconds, self.seconds_left)
+            if attempt.goal.windows:
+                limit = _WINDOW_PROOFS * self.options.seconds
             proven = verified(graph, found, self.options.seed, limit)
         notes = attempt.notes
         if len(proven) < len(found):

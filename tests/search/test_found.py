@@ -391,3 +391,30 @@ def test_layernorm_linear_in_one_pass() -> None:
 
 
 # -- completeness of the pruning: every prefix of what must be found is in the saturated table
+
+
+def test_attention_that_may_see_nothing_is_split_too() -> None:
+    """What hides undefined rows stays, and what it hides is searched; all that is found is proven."""
+    masked = """graph masked
+axes h=4 g=4 s=1032 d=64 e=64 m=1024
+in q: f32[(h g), d]
+in k: f32[h, s, d]
+in v: f32[h, s, e]
+in seen: bool[s]
+in w: i8[m, (h g e)]
+t5 = contract[d](q, k)
+t6 = exp(t5)
+t7 = mul(seen, t6)
+t8 = contract[s](t7, v)
+t9 = sum[s](t7)
+t10 = div(t8, t9)
+t11 = max[s](seen)
+t12 = guard(t11, t10)
+t13 = contract[h, g, e](t12, w)
+out out: f32[m] = t13
+"""
+    [region] = search(parse_graph(masked)).regions
+    assert len(region.found) > 8
+    assert not region.notes
+    assert all("guard" in [step.op for step in one.graph.steps] for one in region.found)
+    assert any("s" in one.split_axes for one in region.found)

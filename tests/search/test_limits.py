@@ -18,6 +18,8 @@ from superopt.errors import InputError
 from superopt.frontier.tensors.graphs import canonical
 from superopt.ir import Graph, parse_graph
 from superopt.trace import trace
+from superopt.verify.graphs import many
+from superopt.verify.verdict import Verdict
 from superopt.workloads import WORKLOADS
 
 
@@ -53,6 +55,23 @@ def test_seconds(name: str, seconds: float) -> None:
     for region in result.regions:
         assert originals(region) == [canonical(region.goal)]
         assert all(one.verdict.equal for one in region.found)
+
+
+def test_proofs_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs that no proof shows to be equal in time are left out, and the original stays."""
+    equal, ends = many.equal_graphs, []
+
+    def late(a: Graph, b: Graph, *, seed: int | None, end: float) -> Verdict:
+        ends.append(end)
+        return equal(a, b, seed=seed, end=0.0)
+
+    monkeypatch.setattr(many, "equal_graphs", late)
+    start = time.perf_counter()
+    [region] = search(graph_of("rmsnorm-linear"), options=SearchOptions(seconds=3)).regions
+    assert len(ends) > 3
+    assert max(ends) < start + 3 + 0.5 * 3 + 1
+    assert "are left out" in region.notes[0]
+    assert originals(region) == [canonical(region.goal)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

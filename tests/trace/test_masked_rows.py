@@ -45,6 +45,20 @@ def test_rows_that_see_nothing_are_zero(hidden: torch.Tensor) -> None:
     torch.testing.assert_close(made, attention(q, k, mask))
 
 
+def test_a_mask_that_is_added_tells_which_keys_are_seen() -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, k, torch.where(seen, bias, -torch.inf))
+
+    def plain(q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, k, torch.where(seen, 0.0, -torch.inf))
+
+    q, k, seen, bias = torch.randn(4, 5), torch.randn(6, 5), torch.rand(4, 6) > 0.3, torch.randn(4, 6)
+    seen[1], bias[2] = False, -torch.inf
+    for function, given in ((plain, (q, k, seen)), (attention, (q, k, seen, bias))):
+        torch.testing.assert_close(trace(function, *given).run(*given), function(*given))
+    assert {step.op for step in trace(plain, q, k, seen).graph.steps}.isdisjoint({"where", "infinity", "gt"})
+
+
 # These leave a mask in a value that no exp follows, or have no minus infinity at all.
 UNMASKED = {
     "finite",

@@ -88,14 +88,15 @@ def _attention_on_cpus(
     return out, None
 
 
-def _visible(b: Builder, scores: Sym, bias: Sym) -> Sym:
-    """Return which keys a row of scores sees."""
-    seen = None if bias.dtype == torch.bool else pointwise(b, "gt", bias, b.scalar(-inf, bias.dtype))
+def _visible(b: Builder, scores: Sym, bias: Sym) -> Sym | None:
+    """Return which keys a row of scores sees, None for all; a mask of the bias is one of the scores, too."""
+    numbers = replace(bias, mask=None)
+    finite = bias.dtype == torch.bool or b.constant(numbers.value) is not None
+    seen = None if finite else pointwise(b, "gt", numbers, b.scalar(-inf, bias.dtype))
     if scores.mask is not None:
         masked = replace(scores, value=scores.mask, mask=None)
         seen = masked if seen is None else pointwise(b, "and", seen, masked)
-    assert seen is not None
-    return replace(seen, dtype=torch.bool)
+    return None if seen is None else replace(seen, dtype=torch.bool)
 
 
 def _merge_groups(x: Sym) -> tuple[tuple[int, ...], ...]:

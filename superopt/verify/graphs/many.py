@@ -11,7 +11,7 @@ from superopt.verify.verdict import Verdict
 
 __all__ = ["equal_to_all"]
 
-_SHARE = 0.25  # of the time that is left, for the next proof
+_TOGETHER, _SHARE = 0.5, 0.25  # of the time that is left, for the proof of all, and for the next one alone
 _LEAST_S = 0.3  # seconds that it gets as long as any are left, as the first one always does: most take less
 
 
@@ -33,7 +33,7 @@ def equal_to_all(
     bundle = _bundle([_refined(graph, parts) for graph in graphs])
     if bundle is not None:
         together = equal_graphs(
-            _repeated(_refined(goal, parts), len(graphs)), bundle, seed=seed, end=_share(end)
+            _repeated(_refined(goal, parts), len(graphs)), bundle, seed=seed, end=_share(end, _TOGETHER)
         )
         if together.equal:
             return [together] * len(graphs)
@@ -41,10 +41,10 @@ def equal_to_all(
     return [equal_graphs(goal, graph, seed=seed, end=min(_share(end), end)) for graph in graphs]
 
 
-def _share(end: float) -> float:
+def _share(end: float, share: float = _SHARE) -> float:
     """Return when the next proof is to be over, of several that share the time until an end."""
     now = perf_counter()
-    return now + max(_SHARE * (end - now), _LEAST_S)
+    return now + max(share * (end - now), _LEAST_S)
 
 
 def _split_axes(goal: Graph, graph: Graph) -> dict[str, tuple[Axis, ...]]:
