@@ -145,10 +145,17 @@ def selected(found: Sequence[Found], count: int) -> tuple[Found, ...]:
 def verified(
     goal: Graph, found: Sequence[Found], seed: int | None, seconds: float | None = None
 ) -> tuple[Found, ...]:
-    """Return the graphs that are proven equal, with their verdicts; another was merged by an unlucky draw."""
+    """Return the graphs that are proven equal, with their verdicts; another was merged by an unlucky draw.
+
+    So many seconds are a limit for all but the original: without it nothing might be left.
+    """
     from superopt.verify.graphs.many import equal_to_all
 
     verdicts = equal_to_all(goal, [one.graph for one in found], seed=seed, seconds=seconds)
-    return tuple(
-        replace(one, verdict=verdict) for one, verdict in zip(found, verdicts, strict=True) if verdict.equal
-    )
+    proven = []
+    for one, verdict in zip(found, verdicts, strict=True):
+        if one.is_original and not verdict.equal and seconds is not None:
+            [verdict] = equal_to_all(goal, [one.graph], seed=seed)
+        if verdict.equal:
+            proven.append(replace(one, verdict=verdict))
+    return tuple(proven)

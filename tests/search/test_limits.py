@@ -62,8 +62,10 @@ def test_proofs_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     equal, ends = many.equal_graphs, []
 
     def late(a: Graph, b: Graph, *, seed: int | None, end: float) -> Verdict:
+        if end == math.inf:  # the original has all the time that it takes
+            return equal(a, b, seed=seed)
         ends.append(end)
-        return equal(a, b, seed=seed, end=0.0)
+        return Verdict("unknown")
 
     monkeypatch.setattr(many, "equal_graphs", late)
     start = time.perf_counter()
