@@ -21,7 +21,7 @@ from pathlib import Path
 
 from superopt.cache import cache_folder
 from superopt.codegen.children import Children, LateError, LostError, exit_text
-from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, CppSource
+from superopt.codegen.cpp.source import CPP_CONTRACTED, CPP_TYPES, CppSource
 from superopt.codegen.errors import CompileError, NoCompilerError
 from superopt.errors import reason_of
 
@@ -68,7 +68,7 @@ _CALL = re.compile(r"\b(contract|contract_pairs|contract_gathered|contract_filte
 _OF_WINDOWS = re.compile(r"\bcontract_(gathered|filtered)<([^>]*)>\(")
 _FORMAT = re.compile(r"\b(?:Matrix|Gathered|Image|Filters)<(\w+)\b")
 # Formats whose contractions are compiled on their own.
-_FORMATS = frozenset(CPP_TYPES[name] for name in CPP_FLOATS)
+_FORMATS = frozenset(CPP_TYPES[name] for name in CPP_CONTRACTED)
 _PANELS = "panels"  # the part that contractions of all formats share
 _PAIRS = "pairs"  # contractions in bf16
 _INCLUDED = f'#include "{RUNTIME}"\n'
@@ -198,7 +198,7 @@ def compile_source(
 def compile_shared(formats: Collection[str], children: Children, *, flags: Sequence[str] = ()) -> None:
     """Compile, now, what many kernels share: contractions of tensors in some formats, and their header.
 
-    The formats are those of C++: float, bf16, f16. What fails here fails again for the first kernel.
+    The formats are those of C++: float, bf16, f16, int8_t. What fails here fails again for the first kernel.
     """
     build = _Build(find_compiler(), tuple(flags), _TIMEOUT_S, _folder())
     with contextlib.suppress(CompileError, OSError):

@@ -4,13 +4,16 @@ from dataclasses import dataclass
 
 from superopt.dtypes import DTYPES, FLOATS
 
-__all__ = ["CPP_FLOATS", "CPP_TYPES", "Argument", "CppSource", "Guard", "Place", "times"]
+__all__ = ["CPP_CONTRACTED", "CPP_FLOATS", "CPP_TYPES", "Argument", "CppSource", "Guard", "Place", "times"]
 
 CPP_TYPES = {name: dtype.cpp for name, dtype in DTYPES.items() if dtype.cpp}
 """The C++ type of the elements of each dtype that kernels read."""
 
 CPP_FLOATS = FLOATS.intersection(CPP_TYPES)
 """The dtypes that kernels write, and that the micro-kernel of contractions reads."""
+
+CPP_CONTRACTED = CPP_FLOATS | {"i8"}
+"""The dtypes whose contractions are compiled once, for all kernels."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from superopt.codegen.cpp import (
     is_lined,
     lower_kernel,
 )
-from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES
+from superopt.codegen.cpp.source import CPP_CONTRACTED, CPP_TYPES
 from superopt.codegen.errors import CodegenError, NoCompilerError
 from superopt.cost import Device, host_device
 from superopt.cost.cpu import kernel_time
@@ -107,7 +107,7 @@ class CpuTarget(Target):
     def prepare_shared(self, dtypes: Collection[str], children: Children) -> None:
         """Compile in good time what many kernels share: their header, and contractions."""
         with contextlib.suppress(CodegenError):  # the first kernel says so
-            compile_shared({CPP_TYPES[one] for one in dtypes if one in CPP_FLOATS}, children)
+            compile_shared({CPP_TYPES[one] for one in dtypes if one in CPP_CONTRACTED}, children)
 
     def prepare(
         self, mugraph: MuGraph, configs: Configs, *, limit_seconds: float, children: Children

@@ -55,19 +55,19 @@ extern "C" void {0}(void** p) {{
 
 
 def test_kernels_share_compiled_contractions(tmp_path: Path) -> None:
-    names = [("one", "float"), ("other", "float"), ("bytes", "uint8_t")]
+    names = [("one", "float"), ("other", "float"), ("bytes", "uint8_t"), ("weights", "int8_t")]
     built = [
         compile_source(CppSource(name, PRODUCT.format(name, kind), ()), cache=tmp_path, flags=("-O0",))
         for name, kind in names
     ]
     shared = sorted(path.name.partition("-")[0] for path in tmp_path.glob("*.o"))
-    assert shared == ["contract_float", "contract_panels"]
+    assert shared == ["contract_float", "contract_int8_t", "contract_panels"]
     x, c = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(2, 2)
     for path, (name, _) in zip(built, names, strict=True):
-        y = x.byte() if name == "bytes" else x
+        y = {"bytes": x.byte(), "weights": x.char()}.get(name, x)
         addresses = torch.tensor([x.data_ptr(), y.data_ptr(), c.data_ptr()])
         load_kernel(path, name)(addresses.data_ptr())
-    assert torch.equal(c, 3 * (x @ x))
+    assert torch.equal(c, 4 * (x @ x))
 
 
 def test_an_error_names_the_first_line(tmp_path: Path) -> None:

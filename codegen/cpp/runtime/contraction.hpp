@@ -337,9 +337,11 @@ inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A
 extern template CONTRACTION(float);
 extern template CONTRACTION(bf16);
 extern template CONTRACTION(f16);
+extern template CONTRACTION(int8_t);
 extern template PACKING(float);
 extern template PACKING(bf16);
 extern template PACKING(f16);
+extern template PACKING(int8_t);
 extern template PANEL_PACKING;
 extern template PANELS;
 #endif
