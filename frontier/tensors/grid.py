@@ -16,6 +16,7 @@ import numpy as np
 from superopt.dtypes import INTEGERS
 from superopt.ir import Axis, Graph, Port
 from superopt.rules.terms import OPERATORS, Goal, Leaf, Node
+from superopt.verify.evaluation.integers import as_numbers, plain_integers
 from superopt.verify.evaluation.interpret import interpret
 from superopt.verify.evaluation.tiny import Tiny, tiny_sizes
 from superopt.verify.field.primes import HIGHEST
@@ -37,13 +38,15 @@ class Grid:
     def __init__(self, goal: Goal, *, seed: int = 0) -> None:
         self.goal = goal
         self.seed = seed
-        self.graph, self.tiny = _on_groups(goal), _tiny(goal)
+        graph = _on_groups(goal)
+        # Integers that are only computed with, as weights of eight bits are, stand for any numbers.
+        self.graph, self.tiny = as_numbers(graph, plain_integers(graph)), _tiny(goal)
         self.names = tuple(group[0] for group in goal.groups)
         self.sizes = tuple(self.tiny.sizes[name] for name in self.names)
         self.shape = tuple(self.sizes)
         self.points = prod(self.shape)
         # Exponentials nested deeper than the tower is high are random oracles: that is sound, but finds less.
-        integers = any(port.dtype in INTEGERS for port in goal.graph.inputs)
+        integers = any(port.dtype in INTEGERS for port in self.graph.inputs)
         trials = _INTEGER_TRIALS if integers else _TRIALS
         if goal.windows and _compares(goal):  # its axes may be narrow, so that few positions show an outcome
             trials = max(trials, min(_COMPARING_TRIALS, _COMPARED_POINTS // self.points))
