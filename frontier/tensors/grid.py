@@ -26,6 +26,9 @@ __all__ = ["Grid", "fits"]
 
 _MOST_POINTS = 1 << 13
 _TRIALS = 2
+_MASK_TRIALS = (
+    4  # masks leave few positions that tell programs apart: by 2 trials, 4 of 60 searches were lost
+)
 _INTEGER_TRIALS = 16  # integers are drawn from few values, and each value must be met
 _COMPARING_TRIALS, _COMPARED_POINTS = 8, 1 << 15  # at most so many, on so many points in all
 _DRAWS = 24  # the trials are those draws in which every root is taken of a square
@@ -46,8 +49,8 @@ class Grid:
         self.shape = tuple(self.sizes)
         self.points = prod(self.shape)
         # Exponentials nested deeper than the tower is high are random oracles: that is sound, but finds less.
-        integers = any(port.dtype in INTEGERS for port in self.graph.inputs)
-        trials = _INTEGER_TRIALS if integers else _TRIALS
+        dtypes = {port.dtype for port in self.graph.inputs}
+        trials = _INTEGER_TRIALS if dtypes & INTEGERS else _MASK_TRIALS if "bool" in dtypes else _TRIALS
         if goal.windows and _compares(goal):  # its axes may be narrow, so that few positions show an outcome
             trials = max(trials, min(_COMPARING_TRIALS, _COMPARED_POINTS // self.points))
         levels = min(2 + _exp_depth(goal.nodes), len(HIGHEST))

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from superopt.driver import RegionSearch, SearchOptions, search
+from superopt.driver import RegionSearch, SearchOptions, run, search
 from superopt.frontier.tensors.bound import graph_bound
 from superopt.frontier.tensors.graphs import canonical
 from superopt.frontier.tensors.split import merge_halves, split_reductions
@@ -418,3 +418,32 @@ out out: f32[m] = t13
     assert not region.notes
     assert all("guard" in [step.op for step in one.graph.steps] for one in region.found)
     assert any("s" in one.split_axes for one in region.found)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_masks_on_masks_merge_nothing_that_differs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows that see one key each, no softmax can be told from its one value: more must be drawn."""
+    monkeypatch.setattr(run, "verified", lambda goal, found, *rest: found)
+    masked = GOALS["causal gqa"].replace("in q:", "in seen: bool[n]\nin q:").replace("t6 = con", "t = con")
+    text = """graph masked
+axes h=16 m=128 n=128 d=64 e=64
+in seen: bool[n]
+in q: f32[h, m, d]
+in k: f32[h, n, d]
+in v: f32[h, n, e]
+t4 = index[m]()
+t5 = index[n]()
+t6 = ge(t4, t5)
+t7 = and(seen, t6)
+t8 = contract[d](q, k)
+t9 = exp(t8)
+t10 = mul(t7, t9)
+t11 = contract[n](t10, v)
+t12 = sum[n](t10)
+t13 = div(t11, t12)
+t14 = max[n](t7)
+t15 = guard(t14, t13)
+out out: f32[h, m, e] = t15
+"""
+    [region] = search(parse_graph(text), options=SearchOptions(seed=seed)).regions
+    assert all("exp" in [step.op for step in one.graph.steps] for one in region.found)

@@ -101,16 +101,13 @@ def _equal(a: Graph, b: Graph, effort: _Effort) -> Verdict:
         again = Aligned(*decided, aligned.links)
         rest = _same(again, effort.seed) if same_outputs(*decided) else _tried(again, effort)
         verdict = rest if rest.equal else verdict
-    # Where trials agree and only their bound is missing, inner values are most likely equal one by one.
-    agreed = verdict.unknown and verdict.witness is None
-    if agreed:
+    # Inner values come first: their proofs are small, and programs that are cut may take seconds to differ.
+    if verdict.unknown:
         verdict = _swept(*decided, effort) or verdict
     cut = cut_shared(*decided) if verdict.unknown else None
     if cut is not None:
         rest = _tried(Aligned(*cut, aligned.links), effort)
         verdict = rest if rest.equal else verdict
-    if verdict.unknown and not agreed:
-        verdict = _swept(*decided, effort) or verdict
     if verdict.equal and defined_less_often(left, right, aligned.links, mix_seed(effort.seed, _DEFINED)):
         note = "equal, but the second takes roots or logarithms of negative numbers where the first does not"
         verdict = replace(verdict, outcome="unknown", notes=(*verdict.notes, note))
