@@ -26,9 +26,7 @@ __all__ = ["Grid", "fits"]
 
 _MOST_POINTS = 1 << 13
 _TRIALS = 2
-_MASK_TRIALS = (
-    4  # masks leave few positions that tell programs apart: by 2 trials, 4 of 60 searches were lost
-)
+_MASK_TRIALS = 4  # masks leave few positions that tell programs apart: 2 trials lost 4 of 60 searches
 _INTEGER_TRIALS = 16  # integers are drawn from few values, and each value must be met
 _COMPARING_TRIALS, _COMPARED_POINTS = 8, 1 << 15  # at most so many, on so many points in all
 _DRAWS = 24  # the trials are those draws in which every root is taken of a square
