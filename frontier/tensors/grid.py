@@ -146,7 +146,7 @@ class Grid:
         if name in ("less", "equal", "where"):
             return np.asarray(getattr(self.field, name)(*args))
         if name == "guard":  # what it hides is undefined, so that it would seem to equal what it guards
-            return self.field.unknown(name, *args)
+            return self.field.function("unknown", *args)
         return self.field.function(name, *args)
 
     def _access(self, op: str, mapping: tuple[tuple[str, str | int], ...], a: Residues) -> Residues:

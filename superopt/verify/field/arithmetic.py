@@ -299,7 +299,7 @@ class Field:
             case "guard":
                 return self.select(*args)
         if name not in _EVEN and name not in _ODD:
-            return self.unknown(name, *args)
+            return self._oracle(f"function {name}", args)
         opposite = self.neg(args[0])
         smaller = self._first_level(args[0]) <= self._first_level(opposite)
         made = self._oracle(f"function {name}", (np.where(smaller[None], args[0], opposite),))
@@ -307,10 +307,6 @@ class Field:
             return made
         turned = np.where(smaller[None], made, self.neg(made))
         return np.where((self._first_level(args[0]) == 0)[None], np.uint64(0), turned)
-
-    def unknown(self, name: str, *args: Residues) -> Residues:
-        """Return a function of which nothing is known, by a random oracle."""
-        return self._oracle(f"function {name}", args)
 
     # Reductions and identities of whole tensors.
 

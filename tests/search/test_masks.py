@@ -1,0 +1,65 @@
+"""Masks: what the search finds of attention some of whose rows may see nothing."""
+
+import pytest
+
+from superopt.driver import SearchOptions, run, search
+from superopt.ir import parse_graph
+
+
+def test_attention_that_may_see_nothing_is_split_too() -> None:
+    """What hides undefined rows stays, and what it hides is searched; all that is found is proven."""
+    masked = """graph masked
+axes h=4 g=4 s=1032 d=64 e=64 m=1024
+in q: f32[(h g), d]
+in k: f32[h, s, d]
+in v: f32[h, s, e]
+in seen: bool[s]
+in w: i8[m, (h g e)]
+t5 = contract[d](q, k)
+t6 = exp(t5)
+t7 = mul(seen, t6)
+t8 = contract[s](t7, v)
+t9 = sum[s](t7)
+t10 = div(t8, t9)
+t11 = max[s](seen)
+t12 = guard(t11, t10)
+t13 = contract[h, g, e](t12, w)
+out out: f32[m] = t13
+"""
+    [region] = search(parse_graph(masked)).regions
+    assert len(region.found) > 8
+    assert not region.notes
+    assert all("guard" in [step.op for step in one.graph.steps] for one in region.found)
+    assert any("s" in one.split_axes for one in region.found)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 38])
+def test_masks_on_masks_merge_nothing_that_differs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows that see one key each, no softmax can be told from its one value: more must be drawn."""
+    monkeypatch.setattr(run, "verified", lambda goal, found, *rest: found)
+    text = """graph masked
+axes h=16 s=128 d=64 t=128 e=64 m=1024
+in q: f32[1, h, s, d]
+in k: f32[1, h, t, d]
+in v: f32[1, h, t, e]
+in m: bool[1, 1, 1, t]
+in w: f32[m, (h e)]
+t5 = index[s]()
+t6 = index[t]()
+t7 = ge(t5, t6)
+t8 = and(m, t7)
+t9 = contract[d](q, k)
+t10 = const[0.125]()
+t11 = mul(t9, t10)
+t12 = exp(t11)
+t13 = mul(t8, t12)
+t14 = contract[t](t13, v)
+t15 = sum[t](t13)
+t16 = div(t14, t15)
+t17 = max[t](t8)
+t18 = guard(t17, t16)
+t19 = contract[h, e](t18, w)
+out out: f32[1, s, m] = t19
+"""
+    [region] = search(parse_graph(text), options=SearchOptions(seed=seed)).regions
+    assert all("exp" in [step.op for step in one.graph.steps] for one in region.found)
