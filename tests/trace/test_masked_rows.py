@@ -52,10 +52,14 @@ def test_a_mask_that_is_added_tells_which_keys_are_seen() -> None:
     def plain(q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(q, k, k, torch.where(seen, 0.0, -torch.inf))
 
+    def infinite(q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, k, torch.where(seen, torch.inf, -torch.inf))
+
     q, k, seen, bias = torch.randn(4, 5), torch.randn(6, 5), torch.rand(4, 6) > 0.3, torch.randn(4, 6)
     seen[1], bias[2] = False, -torch.inf
-    for function, given in ((plain, (q, k, seen)), (attention, (q, k, seen, bias))):
-        torch.testing.assert_close(trace(function, *given).run(*given), function(*given))
+    for function, given in ((plain, (q, k, seen)), (infinite, (q, k, seen)), (attention, (q, k, seen, bias))):
+        made = trace(function, *given).run(*given)
+        torch.testing.assert_close(made, function(*given), equal_nan=True)
     assert {step.op for step in trace(plain, q, k, seen).graph.steps}.isdisjoint({"where", "infinity", "gt"})
 
 

@@ -90,7 +90,7 @@ def _attention_on_cpus(
 
 def _visible(b: Builder, scores: Sym, bias: Sym) -> Sym | None:
     """Return which keys a row of scores sees, None for all; a mask of the bias is one of the scores, too."""
-    numbers = replace(bias, mask=None)
+    numbers = bias if scores.mask is None else replace(bias, mask=None)
     finite = bias.dtype == torch.bool or b.constant(numbers.value) is not None
     seen = None if finite else pointwise(b, "gt", numbers, b.scalar(-inf, bias.dtype))
     if scores.mask is not None:
