@@ -145,7 +145,7 @@ class Grid:
             return np.broadcast_to(_grow(self.field.infinity(), 4), args[0].shape)
         if name in ("less", "equal", "where"):
             return np.asarray(getattr(self.field, name)(*args))
-        if name == "guard":  # what it hides is undefined, so that it would seem to equal what it guards
+        if name == "guard":  # it seems to equal what it guards, which is undefined wherever they differ
             return self.field.function("unknown", *args)
         return self.field.function(name, *args)
 

@@ -147,7 +147,7 @@ def verified(
 ) -> tuple[Found, ...]:
     """Return the graphs that are proven equal, with their verdicts; another was merged by an unlucky draw.
 
-    So many seconds are a limit for all but the original: without it nothing might be left.
+    The proofs take at most so many seconds, but for that of the original, which always stays.
     """
     from superopt.verify.graphs.many import equal_to_all
 

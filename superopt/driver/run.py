@@ -51,7 +51,7 @@ _SPLIT_BELOW = 2_000  # e-nodes of the whole goal
 _FIRST_TRY = SaturationLimits(nodes=30_000, seconds=8.0)
 _LAST_TRY = SaturationLimits(nodes=60_000, seconds=15.0)
 _ORACLE_S = 20.0
-# The share of a search's time that proofs have at least, and those of graphs with windows at most.
+# Shares of a search's time: what proofs have at least, and what those of graphs with windows have.
 _PROOFS, _WINDOW_PROOFS = 0.5, 0.1
 _QUESTION_MS = 50
 _VALUE_BYTES = 400 << 20  # memory for field values, each tensor on the whole grid
@@ -262,10 +262,7 @@ class _Run:
             reached = None not in universe.roots
         with clock.phase("verify"), interrupts_noted(self):
             self.report("verify", graph.name)
-            limit = max(_PROOFS * self.options.seconds, self.seconds_left)
-            if attempt.goal.windows:
-                limit = _WINDOW_PROOFS * self.options.seconds
-            proven = verified(graph, found, self.options.seed, limit)
+            proven = verified(graph, found, self.options.seed, self._proving_s(attempt.goal))
         notes = attempt.notes
         if len(proven) < len(found):
             notes += (
@@ -283,6 +280,12 @@ class _Run:
             phase_ms=clock.ms,
         )
         return RegionSearch(graph, proven, statistics, tuple(truncated), notes, reached)
+
+    def _proving_s(self, goal: Goal) -> float:
+        """Return the seconds for proofs of what was found for a goal."""
+        if goal.windows:
+            return _WINDOW_PROOFS * self.options.seconds
+        return max(_PROOFS * self.options.seconds, self.seconds_left)
 
     def _explore(self, space: TensorSpace, name: str) -> Exploration:
         checkpoint = None

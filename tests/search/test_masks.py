@@ -35,7 +35,7 @@ out out: f32[m] = t13
 
 @pytest.mark.parametrize("seed", [0, 1, 38])
 def test_masks_on_masks_merge_nothing_that_differs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of rows that see one key each, no softmax can be told from its one value: more must be drawn."""
+    """A softmax of one score is 1, whatever the score: draws in which each row sees one key tell nothing."""
     monkeypatch.setattr(run, "verified", lambda goal, found, *rest: found)
     text = """graph masked
 axes h=16 s=128 d=64 t=128 e=64 m=1024

@@ -89,7 +89,7 @@ def test_convolutions_of_three_taps_take_fewer_products(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["infinite", "great"])
 @pytest.mark.parametrize("name", CASES)
-def test_fewer_products_make_nan_of_no_other_image(name: str, kind: str) -> None:
+def test_fewer_products_make_no_nan_of_infinite_images(name: str, kind: str) -> None:
     """Differences of infinite numbers are NaN, and sums of great ones overflow before their products do."""
     shape, kernel, _, _, dtype = CASES[name]
     kernels, given, _ = filtered(name)

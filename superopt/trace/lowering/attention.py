@@ -89,7 +89,10 @@ def _attention_on_cpus(
 
 
 def _visible(b: Builder, scores: Sym, bias: Sym) -> Sym | None:
-    """Return which keys a row of scores sees, None for all; a mask of the bias is one of the scores, too."""
+    """Return which keys each row of scores sees, None for all.
+
+    Where the scores have a mask, it holds that of the bias.
+    """
     numbers = bias if scores.mask is None else replace(bias, mask=None)
     finite = bias.dtype == torch.bool or b.constant(numbers.value) is not None
     seen = None if finite else pointwise(b, "gt", numbers, b.scalar(-inf, bias.dtype))
