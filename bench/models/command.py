@@ -22,10 +22,10 @@ weights (`bench.zoo`); nothing is downloaded. On a machine with a GPU they run t
 Compiling is timed in processes of their own, Inductor and superopt in turns: "cold" with empty caches,
 "warm" with what the first process left (the median of `--starts`). What either makes once on a machine for
 all models, such as compiled headers, is made before; `once_s` is superopt's time for that. With
-`--starts 0` no start is timed, and a case takes two processes in place of five. The shares of operations
+`--starts 0` no start is timed, and a case takes one process. The shares of operations
 (of matmuls) and of bytes (that operators read and write, one by one) tell how much of a model superopt's
-kernels compute. With `--tune`, what the budget left undone is then worked off for so many minutes, and the
-step is measured once more. With `--peers all`, or some of freezing, max-autotune, openvino,
+kernels compute. With `--tune`, what the budget left undone is then worked off for so many minutes, the model
+is compiled once more, and both steps run in one race. With `--peers all`, or some of freezing, max-autotune, openvino,
 onnx-runtime, and torchao (for cases of int8), by commas, steps of these are timed in turns with the others;
 so are those of superopt with other `--weights`, given as live, default or frozen, each of which decides in a
 process of its own, from empty caches. A peer that is not installed (the extra `peers`; torchao by itself), or
@@ -241,8 +241,7 @@ def _measured(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         if "error" in (cold := _decided(case, folder, options)):
             return cold
         found = _started(case, folder, options) if options.starts else _stepped(case, folder, options)
-        tuned = _tuned(case, folder, options) if options.tune and "error" not in found else {}
-    return tuned if "error" in tuned else {**found, **cold, **tuned}
+    return found if "error" in found else {**found, **cold}
 
 
 @contextmanager
@@ -283,7 +282,7 @@ def _decided(case: Case, folder: Path, options: argparse.Namespace) -> dict[str,
 
 def _stepped(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Return what a step takes in the first process that compiles it; no start is timed."""
-    return _in_process(case, "timed", folder, "superopt", options, peers=not options.tune)
+    return _in_process(case, "timed", folder, "superopt", options)
 
 
 def _started(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -294,7 +293,7 @@ def _started(case: Case, folder: Path, options: argparse.Namespace) -> dict[str,
     for at in range(1 + options.starts):
         for by in seconds:
             kind = "timed" if by == "superopt" and at == options.starts else by
-            found = _in_process(case, kind, folder, by, options, peers=not options.tune)
+            found = _in_process(case, kind, folder, by, options)
             if "error" in found:
                 return found
             seconds[by].append(found.pop("compile_s"))
@@ -308,18 +307,6 @@ def _started(case: Case, folder: Path, options: argparse.Namespace) -> dict[str,
     }
 
 
-def _tuned(case: Case, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Return what a step takes once deferred work is worked off, and the seconds that it took."""
-    tune = [sys.executable, "-m", "superopt", "tune", "--pending", "--minutes", str(options.tune)]
-    start = time.perf_counter()
-    said = _output(tune, folder, "superopt", 2 * options.tune)
-    if isinstance(said, dict):
-        return said
-    seconds = round(time.perf_counter() - start, 1)
-    found = _in_process(case, "timed", folder, "superopt", options)
-    return found if "error" in found else {"tuned": {**found, "tune_s": seconds}}
-
-
 def _in_process(
     case: Case, kind: str, folder: Path, by: str, options: argparse.Namespace, *, peers: bool = True
 ) -> dict[str, Any]:
@@ -331,8 +318,9 @@ def _in_process(
     command += ["--tokens", str(options.tokens), "--context", str(options.context)]
     command += ["--folder", str(folder)]
     command += ["--peers", options.peers] if options.peers and peers else []
+    command += ["--tune", str(options.tune)] if options.tune and kind == "timed" else []
     command += [] if options.budget is None else ["--budget", str(options.budget)]
-    said = _output(command, folder, by, options.limit)
+    said = _output(command, folder, by, options.limit + 2 * (options.tune or 0))
     if isinstance(said, dict):
         return {"error": f"{kind}: {said['error']}"}
     record: dict[str, Any] = json.loads(said.splitlines()[-1])
@@ -363,7 +351,7 @@ _HEAD = (
 def _line(text: str, record: Mapping[str, Any]) -> str:
     if "error" in record:
         return f"{text:22} failed: {record['error']}"
-    last = record.get("tuned", record)  # peers race once, when the deferred work is done
+    last = record.get("tuned", record)
     timed = record["measured"]
     times = " ".join(f"{timed[label]['median_us']:10.1f}" for label in ("eager", "inductor", "superopt"))
     best = last["measured"]
