@@ -22,14 +22,14 @@ weights (`bench.zoo`); nothing is downloaded. On a machine with a GPU they run t
 Compiling is timed in processes of their own, Inductor and superopt in turns: "cold" with empty caches,
 "warm" with what the first process left (the median of `--starts`). What either makes once on a machine for
 all models, such as compiled headers, is made before; `once_s` is superopt's time for that. With
-`--starts 0` no start is timed, and a case takes one process. The shares of operations
-(of matmuls) and of bytes (that operators read and write, one by one) tell how much of a model superopt's
-kernels compute. With `--tune`, what the budget left undone is then worked off for so many minutes, the model
-is compiled once more, and both steps run in one race. With `--peers all`, or some of freezing, max-autotune, openvino,
-onnx-runtime, and torchao (for cases of int8), by commas, steps of these are timed in turns with the others;
-so are those of superopt with other `--weights`, given as live, default or frozen, each of which decides in a
-process of its own, from empty caches. A peer that is not installed (the extra `peers`; torchao by itself), or
-that fails, is left out of the race, and the record says why. With `--caches FOLDER --starts 0`, what was
+`--starts 0` no start is timed, and a case takes one process. The shares of operations (of matmuls) and of
+bytes (that operators read and write, one by one) tell how much of a model superopt's kernels compute. With
+`--tune`, what the budget left undone is then worked off for so many minutes, the model is compiled once more,
+and both steps run in one race. With `--peers all`, or some of freezing, max-autotune, openvino, onnx-runtime,
+and torchao (for cases of int8), by commas, steps of these are timed in turns with the others; so are those of
+superopt with other `--weights`, given as live, default or frozen, each of which decides in a process of its
+own, from empty caches. A peer that is not installed (the extra `peers`; torchao by itself), or that fails, is
+left out of the race, and the record says why. With `--caches FOLDER --starts 0`, what was
 decided stays there, and a later run times it. Let nothing else run while anything is timed.
 
 With `--train` a step is one of training, and a case in bf16 runs under autocast. Then eager PyTorch,
@@ -43,7 +43,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
