@@ -120,7 +120,7 @@ def _share(
             digest: (race.hope_us if hoped else race.gain_us) * len(alike[digest])
             for digest, race in races.items()
         }
-        ready = {digest for digest, race in races.items() if hoped and race.compiling}
+        ready = {digest for digest, race in races.items() if hoped and race.ahead.compiling}
         return sorted(gains, key=lambda digest: (digest not in ready, -gains[digest])), gains
 
     first_runs, start, most = warm_up.first_runs(target), ledger.spent_s, _MEASURING * ledger.left_s
@@ -139,6 +139,13 @@ def _share(
         """Whether too little time is left to finish a region."""
         each = (_SEARCHED * _longest(took) if search else _LATER * min(took)) if took else 0.0
         return ledger.left_s < heavy[digest] * each
+
+    def note(digest: str, tried: Decision) -> None:
+        """Note what is taken."""
+        nonlocal taken
+        if tried.taken and not taken.issuperset(nodes := _nodes(alike[digest])):
+            ledger.relieved(taken | nodes, before=taken)
+            taken |= nodes
 
     for search in (False, True):
         order, gains = by_gain(hoped=not search)
@@ -160,12 +167,13 @@ def _share(
             else:
                 later = 0 if search else sum(not races[one].settled for one in order[at + 1 :])
                 turn_s = _turn_s(left_s, [gains[one] for one in order[at:]], _ENOUGH_S[search], later)
-            tried = races[digest].tried(turn_s, first_runs, search=search)
+            patient = not search and len(waiting) > 1
+            note(digest, races[digest].tried(turn_s, first_runs, search=search, patient=patient))
             if not search and ledger.spent_s > before_s:
                 took.append((ledger.spent_s - before_s) / heavy[digest])
-            if tried.taken and not taken.issuperset(nodes := _nodes(alike[digest])):
-                ledger.relieved(taken | nodes, before=taken)
-                taken |= nodes
+        doubts = {digest: race.doubt_us * len(alike[digest]) for digest, race in races.items()}
+        for digest in sorted(filter(doubts.__getitem__, doubts), key=lambda one: -doubts[one]):
+            note(digest, races[digest].confirmed(ledger.left_s))
 
 
 def _turn_s(left_s: float, gains: Sequence[float], enough_s: float, later: int) -> float:

@@ -3,29 +3,29 @@
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from dataclasses import replace
+from functools import partial
 from math import inf
 
-import torch
 from torch import fx
 
 from superopt.backend.cache import keep
 from superopt.backend.checks.better import BETTER, better, further, judged
 from superopt.backend.checks.elsewhere import COMPILING_S, HOPELESS, slower_elsewhere
+from superopt.backend.checks.guarded import guarded, has_failed
 from superopt.backend.checks.inputs import RegionInputs
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.operators import eager_module, operators_of, slides
 from superopt.backend.pieces import SOON, mostly_attention
 from superopt.backend.region import Region, blank_of, cheapest_us, floor_anew
 from superopt.backend.region_plan import RegionPlan, calling, kept_plan
-from superopt.candidates import Candidate, RegionCandidates
-from superopt.candidates.candidate import all_summed, are_steady, fastest_us, why_none
+from superopt.candidates import RegionCandidates
+from superopt.candidates.candidate import are_steady, fastest_us, why_none
 from superopt.clock import Clock
-from superopt.errors import first_line, kind_and_line
+from superopt.errors import first_line
 from superopt.funnel import Limits, State, run_regions, written_regions
 from superopt.funnel.assembly import in_parts
-from superopt.funnel.warm_up import WarmUp
+from superopt.funnel.warm_up import Ahead, WarmUp
 from superopt.optimizer import candidates_of
 from superopt.options import OptimizeOptions
 from superopt.rivals.inductor import alone
@@ -60,8 +60,8 @@ _TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, calling an opera
 _NO_ROOM = 1.1  # within this many times the floor, Inductor's code leaves nothing to gain
 _LOOKING_S = 2.0  # seconds of search for cheaper graphs, before a region is said to be at the floor
 _CALL_US = 10.0  # what Inductor's code of a region takes by itself to be called, and not inside a graph
-_FAILED = ("out of memory", "failed")
 _APART = 1.4  # Inductor's code of what eager PyTorch has one kernel for takes about this many times as long
+_WAITS = "no time for Inductor's code of it"
 _NEAR = 1.5  # kernels race eager PyTorch too where its time was within this many times theirs
 
 
@@ -87,8 +87,7 @@ class RegionRace:
         self.blank = blank_of(region)
         self.inputs = RegionInputs(region, target, self.blank.flops)
         self.call_us = _CALL_US if target.torch_device == "cpu" else 0.0  # a GPU runs behind its calls
-        self.seconds = 0.0
-        self.deadline = 0.0
+        self.seconds, self.deadline = 0.0, 0.0
         self.rival: Opponents | None = None
         self.floor_us = region.floor_us
         self.eager: fx.GraphModule = self.module  # the region as eager PyTorch computes it
@@ -99,9 +98,10 @@ class RegionRace:
         self.found = known  # the best so far
         self.settled = False  # whether more time would not help
         self.timeless = False  # whether there was none
+        self.patient = False  # whether Inductor's code of it is not made now, as other regions wait
+        self.waiting: Callable[[], Decision] | None = None  # what races kernels with that code later
         self.searched = False  # whether a search ended in good time
-        self.written: list[RegionCandidates] = []  # the region as written, where it was scheduled ahead
-        self.compiling: list[Future[None]] = []  # its kernels, as they are compiled ahead
+        self.ahead = Ahead()  # of the region as it is written
 
     @property
     def gain_us(self) -> float:
@@ -114,6 +114,11 @@ class RegionRace:
         return max((self._taken_us or self._least_before_us) - self.floor_us, 0.0)
 
     @property
+    def _opponents(self) -> Opponents:
+        assert self.rival is not None
+        return self.rival
+
+    @property
     def _taken_us(self) -> float | None:
         """The time of the best plan so far, None as long as none is taken."""
         return self.found.after_us if self.found and self.found.taken else None
@@ -121,24 +126,20 @@ class RegionRace:
     @property
     def hope_us(self) -> float:
         """What may be gained by the region as it is written, where its kernels' times are predicted."""
-        if self.expected_us is None:
+        if (expected_us := self.ahead.expected_us) is None:
             return _UNSEEN * self.gain_us
-        return max(self._least_before_us - self.expected_us, _DOUBT * self.gain_us)
-
-    @property
-    def expected_us(self) -> float | None:
-        """The predicted time of the region's kernels as it is written, where these are scheduled ahead."""
-        return all_summed(min((one.us for one in part), default=None) for part in self._first)
-
-    @property
-    def _first(self) -> list[list[Candidate]]:
-        """The candidates of each part that are compiled for the region as it is written."""
-        return [[one for one in part.candidates if one.is_kept] for part in self.written]
+        return max(self._least_before_us - expected_us, _DOUBT * self.gain_us)
 
     @property
     def _least_before_us(self) -> float:
         """The least that Inductor's code may take."""
         return min(self.before_us, (self.rival.least_us if self.rival else 0.0) or inf)
+
+    @property
+    def doubt_us(self) -> float:
+        """What kernels that wait for a race with Inductor's code gain at most: it beats eager PyTorch."""
+        after_us = self.found.after_us if self.waiting and self.found else None
+        return max(self._opponents.most_us - after_us, 0.0) if after_us else 0.0
 
     @property
     def undone(self) -> bool:
@@ -153,8 +154,7 @@ class RegionRace:
             found = self._guarded(lambda: self._opened() or self.blank)
         if found.why:
             self.settled = True
-            if self.found is None:
-                self.found = replace(found, open=found.why.startswith(_FAILED))
+            self.found = self.found or replace(found, open=has_failed(found))
 
     def expect(self) -> None:
         """Schedule the region as it is written in a way or two, so that its kernels' times are predicted.
@@ -167,39 +167,52 @@ class RegionRace:
         self.deadline = time.monotonic() + self.seconds
         with self.ledger.spending():
             try:
-                self.written = alone(lambda: written_regions(*self._scheduled(search=False)))
+                self.ahead = Ahead(alone(lambda: written_regions(*self._scheduled(search=False))))
             except Exception as error:  # it is said when the region's turn comes
                 log.info("%s: not scheduled ahead: %s", self.blank.operators, first_line(error))
 
     def compile_ahead(self, warm_up: WarmUp) -> bool:
         """Begin to compile the region's kernels as it is written, if they promise a gain; return whether."""
-        if self.expected_us is None or self.expected_us >= self._least_before_us:
+        if (expected_us := self.ahead.expected_us) is None or expected_us >= self._least_before_us:
             return False
-        limit = max(self.ledger.left_s, 0.1)
-        for one in (one for part in self._first for one in part):
-            self.compiling.append(warm_up.prepare(self.target, one.mugraph, one.configs, limit))
+        self.ahead.compile(warm_up, self.target, max(self.ledger.left_s, 0.1))
         return True
 
-    def tried(self, seconds: float, first_runs: FirstRuns | None, *, search: bool) -> Decision:
+    def tried(
+        self, seconds: float, first_runs: FirstRuns | None, *, search: bool, patient: bool = False
+    ) -> Decision:
         """Make and race kernels for about so many seconds, of the region as written or after a search.
 
-        Return the best decision so far, which `decided` keeps.
+        Return the best decision so far, which `decided` keeps. While others wait, a patient region does not
+        have Inductor compile its code: what only a race with that can tell is left for `confirmed`.
         """
         before = self.found or self.blank
         if self.settled:
             return before
-        if seconds < (_LEAST_S[search] if search or not self.compiling else _LEAST_COMPILED_S):
+        if seconds < (_LEAST_S[search] if search or not self.ahead.compiling else _LEAST_COMPILED_S):
             self.found = before if before.taken else self._without_time(before)
             return self.found
-        self.first_runs = first_runs
+        self.first_runs, self.patient, self.waiting = first_runs, patient, None
+        return self._turn(seconds, lambda: self._opened() or self._best(self._try(search), search), search)
+
+    def confirmed(self, seconds: float) -> Decision:
+        """Race the kernels that wait for that with Inductor's code, in about so many seconds."""
+        waiting, self.waiting, self.patient = self.waiting, None, False
+        if waiting is None or seconds < COMPILING_S:
+            return self.found or self.blank
+        return self._turn(seconds, lambda: self._best(waiting(), search=False), search=False)
+
+    def _turn(self, seconds: float, work: Callable[[], Decision], search: bool) -> Decision:
+        """Return the best decision after some work on the region, which has so many seconds."""
+        before = self.found or self.blank
         self.seconds = min(seconds, _MOST_S)
         start = time.monotonic()
         self.deadline = start + self.seconds
         with self.ledger.spending():
-            made = self._guarded(lambda: self._opened() or self._best(search))
+            made = self._guarded(work)
         late = not (made.taken or self.settled) and (not search or time.monotonic() > self.deadline - _NEAR_S)
         self.searched |= search and time.monotonic() <= self.deadline - _NEAR_S
-        if made.why.startswith(_FAILED):  # nothing more is tried here; a later process may have better luck
+        if has_failed(made):  # nothing more is tried here; a later process may have better luck
             self.settled, late = True, True
         spent = before.seconds + time.monotonic() - start
         self.found = further(replace(made, open=made.open or late, seconds=spent), before)
@@ -221,18 +234,12 @@ class RegionRace:
         return replace(known, why=why, open=True)
 
     def _guarded(self, work: Callable[[], Decision]) -> Decision:
-        """Do some work; any error leaves the region to Inductor."""
+        """Do some work, and let go of its memory; any error leaves the region to Inductor."""
         try:
-            return alone(work)
-        except torch.OutOfMemoryError as error:
-            found = replace(self.blank, why=f"{_FAILED[0]}: {first_line(error)}")
-        except Exception as error:  # no fault of ours may stop the compilation of a model
-            found = replace(self.blank, why=f"{_FAILED[1]}: {kind_and_line(error)}")
+            return guarded(work, self.blank)
         finally:
             if self.rival is not None:
                 self.rival.give_up_copies()
-        log.warning("%s [%s] is left to Inductor: %s", found.operators, found.inputs, found.why)
-        return found
 
     def _opened(self) -> Decision | None:
         """Measure the rivals at the first call; return a decision where nothing can be gained."""
@@ -271,13 +278,13 @@ class RegionRace:
         self.blank = replace(self.blank, floor_us=floor_us or None)
         return floor_us
 
-    def _best(self, search: bool) -> Decision:
+    def _best(self, made: Decision, search: bool) -> Decision:
         """Return the better of our kernels and PyTorch's own operators, if it beats Inductor's code.
 
         To race operators takes as long as our kernels: where these win as written, operators wait.
         """
-        made = self._surely_better(self._try(search))
-        if made.taken and not search:
+        made = self._surely_better(made)
+        if (made.taken and not search) or self.waiting is not None:
             return made
         if made.taken:
             self.found = made
@@ -301,11 +308,10 @@ class RegionRace:
 
     def _by_operators(self, search: bool) -> Decision:
         """Race PyTorch's own operators with Inductor's code, once, where they may be faster."""
-        rival, known, win = self.rival, self.blank, min(WIN, _OPERATORS_WIN)
-        assert rival is not None
+        rival, known, win = self._opponents, self.blank, min(WIN, _OPERATORS_WIN)
         timed, hoped = rival.has_made(INDUCTOR), search and slides(self.region)
         promising = self.fused or (rival.most_us * win < self.before_us if timed else hoped)
-        late = not timed and self.deadline - time.monotonic() < COMPILING_S
+        late = not timed and (self.patient or self.deadline - time.monotonic() < COMPILING_S)
         if self.operators_raced or not promising or late:
             return known
         self.operators_raced = True
@@ -314,9 +320,7 @@ class RegionRace:
             return known
         made = RegionPlan.of_operators(self.region.goal, self.target.name, operators)
         plan, ours = kept_plan(made), calling(self.region, made.text)
-        if self.region.subgraph.symbols and self.inputs.other_sizes(made):
-            return known
-        if self.options.verify and not self.inputs.compared(ours, rival.copies[0]).ok:
+        if self.inputs.fault_of(made, ours, rival.copies[0], floats=self.options.verify, covered=True):
             return known
         found = self._judged(known, self._race(ours, INDUCTOR, win), plan, self.call_us, win)
         if found.taken and (why := slower_elsewhere(self.inputs, ours, self.options.inductor, self.deadline)):
@@ -325,9 +329,7 @@ class RegionRace:
         return replace(found, why=f"{found.why}, by PyTorch's own operators")
 
     def _try(self, search: bool) -> Decision:
-        rival = self.rival
-        assert rival is not None
-        known = self.blank
+        rival, known = self._opponents, self.blank
         scheduled, state = self._scheduled(search)
         regions = run_regions(scheduled, state)
         after = fastest_us(regions)
@@ -353,17 +355,21 @@ class RegionRace:
         known = replace(known, verdict="; ".join([*verdicts, str(state.floats)]))
         made = RegionPlan.of(self.region.goal, regions, self.target, state.kernels)
         plan = kept_plan(made)
-        copies = rival.copies
-        made.by_kernels(self.inputs.known(made, copies[0]))
-        if self.region.subgraph.symbols and (why := self.inputs.other_sizes(made)):
+        ours, given = calling(self.region, plan), rival.copies[0]
+        made.by_kernels(self.inputs.known(made, given))
+        # All comparisons were seen both ways where the kernels were checked.
+        if why := self.inputs.fault_of(made, ours, given, floats=self.options.verify, covered=False):
             return replace(known, why=why)
-        ours = calling(self.region, plan)
-        if self.options.verify:
-            report = self.inputs.compared(ours, copies[0])
-            if not report.accurate:  # all comparisons were seen both ways where the kernels were checked
-                return replace(known, verdict=f"{known.verdict}; {report}", why="not as accurate as PyTorch")
+        return self._confirmed(known, ours, plan, state.unclear)
+
+    def _confirmed(self, known: Decision, ours: fx.GraphModule, plan: str, unclear: bool) -> Decision:
+        """Return the decision on kernels that passed all checks, after their races."""
+        rival = self._opponents
         raced = self._raced(known, ours, plan)
-        raced = replace(raced, open=raced.open or state.unclear)
+        if raced.why == _WAITS:
+            self.waiting = partial(self._confirmed, raced, ours, plan, unclear)
+            return raced
+        raced = replace(raced, open=raced.open or unclear)
         if raced.taken and rival.most_us < _NEAR * (raced.after_us or inf):
             eager = self._race(ours, EAGER)
             if (speed := eager.speed_of("superopt")) < even():
@@ -377,14 +383,14 @@ class RegionRace:
         """Return the parts of the region with their candidates, and the state of the funnel before them."""
         options, clock = self._settings(search), Clock()
         program, end = self.region.traced.program, self.deadline - _MAKING * self.seconds
-        if self.written and not search:
-            wait(self.compiling, max(self.deadline - time.monotonic(), 0.0))
-            regions, self.written = self.written, []
-        else:
+        regions = [] if search else self.ahead.handed_on(self.deadline - time.monotonic())
+        if not regions:
             regions, _ = candidates_of(
                 program, self.target, options, clock, late=lambda: time.monotonic() > end
             )
-        limits = Limits(options.seconds, self.deadline, self._to_beat_us, most=self._few(search), tune=search)
+        few = self.region.subgraph.piece.heavy > SOON and not search  # of a large region as it is written
+        most = 1 if few else _COMPILED[search]
+        limits = Limits(options.seconds, self.deadline, self._to_beat_us, most=most, tune=search)
         traced = in_parts(self.region.traced, [one.goal for one in regions])
         example = self.region.subgraph.example()
         state = State(self.module, traced, example, self.target, options, limits, clock)
@@ -403,25 +409,24 @@ class RegionRace:
 
     def _raced(self, known: Decision, ours: fx.GraphModule, plan: str) -> Decision:
         """Race with the library calls alone, and where that does not settle it with Inductor's code."""
-        rival = self.rival
-        assert rival is not None
-        if rival.has_library and not rival.has_made(INDUCTOR):
+        rival = self._opponents
+        if rival.has_library and not rival.has_made(INDUCTOR) and known.why != _WAITS:
             least = self._judged(replace(known, before_is_least=True), self._race(ours, LIBRARY_CALLS), plan)
             if least.taken or (least.before_us or 0.0) * HOPELESS < (least.after_us or 0.0):
                 return least
             known = replace(known, before_us=least.before_us, after_us=least.after_us, before_is_least=True)
-        if not rival.has_made(INDUCTOR) and self.deadline - time.monotonic() < COMPILING_S:
-            return replace(known, why="no time for Inductor's code of it", open=True)
+        late = self.patient or self.deadline - time.monotonic() < COMPILING_S
+        if late and not rival.has_made(INDUCTOR):
+            return replace(known, why=_WAITS, open=True)
         raced = self._race(ours, INDUCTOR)
         self.ledger.compiled(self.module.graph, rival.making_s[INDUCTOR.name])
         self.before_us = raced.measurements["inductor"].median_us
-        known = replace(known, before_is_least=False)
+        known = replace(known, why="", before_is_least=False)
         return self._no_gain(self.before_us) or self._judged(known, raced, plan, self.call_us)
 
     def _race(self, ours: Function, other: Rival, win: float = 0.0) -> HeadToHead:
         """Race ours against a rival, and for longer where chance may have decided."""
-        rival = self.rival
-        assert rival is not None
+        rival = self._opponents
         if other is EAGER:
             return rival.against(ours, other, seconds=self._race_s, level=even())
         most = min(_LONGER * _RACE_S, self.deadline - time.monotonic())
@@ -439,11 +444,6 @@ class RegionRace:
         return judged(known, raced, plan, call_us, win or WIN)
 
     # -- plans
-
-    def _few(self, search: bool) -> int:
-        """Return how many candidates are compiled: one of a large region as it is written."""
-        large = self.region.subgraph.piece.heavy > SOON
-        return 1 if large and not search else _COMPILED[search]
 
     def _settings(self, search: bool) -> OptimizeOptions:
         share = _SEARCHING if search or mostly_attention(self.region.subgraph.piece) else 0.0

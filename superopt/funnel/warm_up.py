@@ -2,26 +2,26 @@
 
 import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from typing import Any, Self
 
 from torch import Tensor
 
+from superopt.candidates import Candidate, RegionCandidates
+from superopt.candidates.candidate import all_summed
 from superopt.codegen.children import Children
 from superopt.ir import MuGraph
 from superopt.targets import Target, pick_target
 from superopt.trace.run import TORCH_DTYPES
 from superopt.tune.first_runs import FirstRuns
 
-__all__ = ["WarmUp", "prepare_machine"]
+__all__ = ["Ahead", "WarmUp", "prepare_machine"]
 
 _CLEANING_S = 5.0  # seconds in which files of compilers that were ended go
 _FIRST_RUN_S = 60.0  # the most seconds that compiling a kernel and its first run may take
-_BESIDE_COMPILERS, _BESIDE_A_PROCESS = (
-    0.6,
-    0.8,
-)  # the speed of this thread while compilers, or a process, share the processors
+# The speed of this thread while compilers, or a process, share the processors.
+_BESIDE_COMPILERS, _BESIDE_A_PROCESS = 0.6, 0.8
 
 
 class WarmUp:
@@ -80,6 +80,36 @@ class WarmUp:
         return self._pool.submit(
             target.prepare, mugraph, tuple(configs), limit_seconds=limit_seconds, children=children
         )
+
+
+class Ahead:
+    """The kernels of one region that are scheduled, and perhaps compiled, before it has its turn."""
+
+    def __init__(self, parts: Sequence[RegionCandidates] = ()) -> None:
+        self.parts = list(parts)
+        self.compiling: list[Future[None]] = []
+
+    @property
+    def expected_us(self) -> float | None:
+        """The predicted time of the region, None where nothing was scheduled."""
+        return all_summed(min((one.us for one in part), default=None) for part in self._first)
+
+    @property
+    def _first(self) -> list[list[Candidate]]:
+        """The candidates of each part that are compiled first."""
+        return [[one for one in part.candidates if one.is_kept] for part in self.parts]
+
+    def compile(self, warm_up: WarmUp, target: Target, limit_seconds: float) -> None:
+        """Begin to compile the first candidates in the background."""
+        for one in (one for part in self._first for one in part):
+            self.compiling.append(warm_up.prepare(target, one.mugraph, one.configs, limit_seconds))
+
+    def handed_on(self, seconds: float) -> list[RegionCandidates]:
+        """Give away what was scheduled, compiled if that ends within so many seconds."""
+        if self.parts:
+            wait(self.compiling, max(seconds, 0.0))
+        parts, self.parts = self.parts, []
+        return parts
 
 
 def prepare_machine() -> None:

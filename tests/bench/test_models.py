@@ -22,7 +22,15 @@ A, B, C = 1, 2, 3  # addresses
 
 def options(**changed: Any) -> argparse.Namespace:
     told = {"peers": "", "train": False, "preset": "quick", "budget": None, "child": "timed", "seconds": 0.05}
-    sizes = {"width": 64, "layers": 1, "tokens": 8, "context": 8, "folder": "none", "caches": None}
+    sizes = {
+        "width": 64,
+        "layers": 1,
+        "tokens": 8,
+        "context": 8,
+        "folder": "none",
+        "caches": None,
+        "tune": None,
+    }
     return argparse.Namespace(**{"weights": "default", **told, **sizes, **changed})
 
 
@@ -92,6 +100,35 @@ def test_the_policy_for_weights_reaches_the_backend(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "compile", compile_model)
     child(Case("resnet"), options(weights="frozen"))
     assert {"preset": "quick", "weights": "frozen"} in told
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_a_step_at_once_and_a_tuned_one_run_in_one_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deferred work is worked off once the first one is compiled, and before the second one is."""
+    did: list[Any] = []
+
+    def compile_model(model: Any, *, backend: str = "inductor", options: Any = None, **unused: Any) -> Any:
+        def program(*given: Any, **named: Any) -> Any:
+            if backend == "superopt" and options not in did:
+                did.append(options)
+            return model(*given, **named)
+
+        return program
+
+    monkeypatch.setattr(torch, "compile", compile_model)
+    monkeypatch.setattr(case, "_worked_off", lambda minutes: did.append(minutes) or 7.0)
+    record = child(Case("resnet"), options(tune=2.0, peers="all"))
+    first, minutes, second = did
+    assert minutes == 2.0
+    assert first != second  # of equal options Dynamo makes one program
+    assert second == first | {"tune": "later"}
+    assert set(record["measured"]) == {"eager", "inductor", "good", "superopt"}
+    assert set(record["tuned"]["measured"]) == set(record["measured"])
+    for name in ("eager", "inductor", "good"):
+        assert record["tuned"]["measured"][name] == record["measured"][name]
+    assert record["tuned"]["measured"]["superopt"] != record["measured"]["superopt"]
+    assert record["tuned"]["tune_s"] == 7.0
+    assert {"speedup", "ratios", "regions"} <= set(record["tuned"])
 
 
 def test_the_projections_of_an_int8_model_have_eight_bits() -> None:

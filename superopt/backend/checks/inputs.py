@@ -73,6 +73,20 @@ class RegionInputs:
             focus=focus or focus_of(self.region.traced),
         )
 
+    def fault_of(
+        self, plan: RegionPlan, ours: Function, given: tuple[Tensor, ...], *, floats: bool, covered: bool
+    ) -> str:
+        """Return why a plan, called by `ours`, is refused; nothing where it is not.
+
+        `floats` are compared on request; `covered` asks that each comparison of the region is seen both ways.
+        """
+        if self.region.subgraph.symbols and (why := self.other_sizes(plan)):
+            return why
+        report = self.compared(ours, given) if floats else None
+        if report is None or (report.ok if covered else report.accurate):
+            return ""
+        return f"not as accurate as PyTorch: {report}"
+
     def other_sizes(self, plan: RegionPlan) -> str | None:
         """Return why a plan does not serve other sizes, or None where it does."""
         found = at_other_sizes(self.region.subgraph)

@@ -9,7 +9,7 @@ import pytest
 from superopt.backend import budget
 from superopt.backend.region_race import RegionRace
 from superopt.candidates import Candidate, RegionCandidates
-from superopt.funnel.warm_up import WarmUp
+from superopt.funnel.warm_up import Ahead, WarmUp
 from superopt.ir import fuse
 from superopt.targets import Target, pick_target
 from superopt.tune.first_runs import FirstRuns
@@ -48,9 +48,9 @@ def test_kernels_that_promise_a_gain_are_compiled_ahead(
     def expect(self: RegionRace) -> None:
         blank = Candidate("1", self.region.goal, fuse(self.region.goal))
         known = replace(blank, predicted_us=expected[rows(self)])
-        self.written = [RegionCandidates(self.region.goal, (known,))]
+        self.ahead = Ahead([RegionCandidates(self.region.goal, (known,))])
 
-    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
+    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool, **more: Any) -> Any:
         order.append(rows(self))
         return self.blank
 

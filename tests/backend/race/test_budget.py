@@ -312,6 +312,45 @@ def test_inductors_code_is_compiled_only_where_it_decides(
     assert (found.taken, found.before_is_least, bool(asked)) == (taken, least, compiled)
 
 
+@pytest.mark.parametrize("inductor", [1.5, 0.95])
+def test_while_other_regions_wait_inductors_code_is_compiled_later(
+    inductor: float, region: Region, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raced_with: list[str] = []
+    speeds = {"library calls": 0.9, "inductor": inductor}
+
+    def race(self: RegionRace, ours: Any, other: Any) -> HeadToHead:
+        self.rival.contender(other)
+        raced_with.append(other.name)
+        return raced(speeds[other.name])
+
+    monkeypatch.setattr(inductors, "compiled_by_inductor", lambda *given: given[0])
+    monkeypatch.setattr(RegionRace, "_race", race)
+    monkeypatch.setattr(
+        RegionRace,
+        "_try",
+        lambda self, search: self._confirmed(
+            replace(self.blank, after_us=10.0), region.subgraph.module, "a plan", False
+        ),
+    )
+    monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
+    monkeypatch.setattr(region_race, "_CALL_US", 0.0)
+    contest = RegionRace(replace(region, floor_us=0.0), target, ledger(budget_s=60.0))
+    assert contest._opened() is None
+    contest._opponents.most_us = 50.0
+    assert contest.confirmed(9.0) == contest.blank  # nothing waits yet
+    first = contest.tried(9.0, None, search=False, patient=True)
+    assert (first.taken, first.open, raced_with) == (False, True, ["library calls"])
+    assert contest.doubt_us > 0
+    assert contest.confirmed(1.0).why == first.why  # too little time is left
+    assert contest.doubt_us == 0
+    contest.tried(9.0, None, search=False, patient=True)
+    raced_with.clear()
+    assert contest.confirmed(9.0).taken == (inductor > 1)
+    assert raced_with[:1] == ["inductor"]
+    assert contest.doubt_us == 0
+
+
 def inputs() -> tuple[torch.Tensor, ...]:
     return tuple(ones(*shape) for shape in SHAPES)
 

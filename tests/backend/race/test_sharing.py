@@ -47,7 +47,7 @@ def turns(
     """Return the turns of three regions; `takes` tells from all turns until now how long the last is."""
     had: list[Turn] = []
 
-    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Decision:
+    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool, **more: Any) -> Decision:
         had.append(Turn(rows_of(self), search, seconds))
         self.ledger.spent_s += takes(had)
         return self.blank
@@ -90,7 +90,7 @@ def test_who_may_gain_most_comes_first(monkeypatch: pytest.MonkeyPatch, target: 
         self.settled = True
         return replace(self.blank, why="settled")
 
-    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool) -> Any:
+    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool, **more: Any) -> Any:
         order.append(rows_of(self))
         return replace(self.blank, taken=True)
 
@@ -134,3 +134,37 @@ def test_where_no_search_is_sure_to_end_one_takes_all_the_time(
     had = turns(monkeypatch, target, 36.0, takes=lambda had: 8.0 if had[-1].seconds else 0.0)
     assert [one.search for one in had] == [False] * 3 + [True] * 3
     assert [one.seconds for one in had if one.search] == [12.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("rows", "patient"), [((2, 6, 4), True), ((6,), False), ((6, 4), False)])
+def test_who_waits_for_inductors_code_lets_others_try_first(
+    rows: tuple[int, ...], patient: bool, monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    """A region that is settled, as that of 4 rows, waits for nothing."""
+    monkeypatch.setattr(FirstRuns, "start", lambda self: None)
+    monkeypatch.setattr(RegionRace, "doubt_us", property(lambda self: 1e3 - rows_of(self)))
+    had: list[tuple[str, int]] = []
+    were: dict[int, bool] = {}
+
+    def measure(self: RegionRace) -> None:
+        self.settled = rows_of(self) == 4
+
+    def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool, patient: bool = False) -> Any:
+        had.append(("searched" if search else "tried", rows_of(self)))
+        if not search:
+            were[rows_of(self)] = patient
+        return self.blank
+
+    def confirmed(self: RegionRace, seconds: float) -> Any:
+        had.append(("confirmed", rows_of(self)))
+        return self.blank
+
+    for name, made in (("measure", measure), ("tried", tried), ("confirmed", confirmed)):
+        monkeypatch.setattr(RegionRace, name, made)
+    owner = ledger(budget_s=100.0, cache=False)
+    budget.decisions_of(regions_of_sizes(target, owner, *rows), target, owner, WarmUp())
+    assert {were[one] for one in rows if one != 4} == {patient}
+    count = len(rows)
+    kinds = [kind for kind, _ in had]
+    assert kinds == ["tried"] * count + ["confirmed"] * count + ["searched"] * count + ["confirmed"] * count
+    assert [one for kind, one in had[count : 2 * count]] == sorted(rows)  # the largest doubts come first
