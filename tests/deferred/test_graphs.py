@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 from superopt.backend import graphpass
 from superopt.backend.cache import epoch, keep
-from superopt.backend.checks import whole
+from superopt.backend.checks import elimination
 from superopt.backend.checks.verdict import known_verdict
 from superopt.backend.checks.whole import WholeRace
 from superopt.backend.cut import Cut
@@ -152,7 +152,7 @@ class Told:
             return HeadToHead(winner, loser, max(ours, other) / min(ours, other), 1.0, True, measured)
 
         patch.setattr(WholeRace, "_compiled", compile_it)
-        patch.setattr(whole, "confirm", confirm)
+        patch.setattr(elimination, "confirm", confirm)
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_a_race_that_ends_in_the_middle(
         assert [one.begun for one in pending_items()] == [1]
         raise error("gone")
 
-    monkeypatch.setattr(whole, "confirm", broken)
+    monkeypatch.setattr(elimination, "confirm", broken)
     if error is KeyboardInterrupt:
         with pytest.raises(KeyboardInterrupt):
             work_through()
@@ -271,7 +271,7 @@ def test_what_a_dying_process_says_of_a_graph_is_void(told: Told, monkeypatch: p
     with_kernels(0, 1)
     started()
     [item] = pending_items()
-    monkeypatch.setattr(whole, "confirm", lambda *given, **named: give_up())
+    monkeypatch.setattr(elimination, "confirm", lambda *given, **named: give_up())
     with pytest.raises(KeyboardInterrupt):
         work_through()
     assert pending_items() == [item]

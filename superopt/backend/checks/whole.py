@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, fx
 
 from superopt.backend.checks.border import border_us
+from superopt.backend.checks.elimination import RACE_S, Elimination, Outcome
 from superopt.backend.checks.verdict import Taken, Verdict, keep_verdict, known_verdict, plans_in, verdict_key
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.graph_data import digest_of
@@ -35,8 +36,7 @@ from superopt.rivals.aten import hint_of, value_of
 from superopt.rivals.inductor import alone, compiled_by_inductor
 from superopt.rivals.kinds import kinds_of
 from superopt.targets import Target
-from superopt.tune import confirm
-from superopt.tune.measure import HeadToHead, bytes_of
+from superopt.tune.measure import bytes_of
 from superopt.verify.floats.compare import typical
 
 __all__ = ["Stay", "WholeRace", "offered_of"]
@@ -45,13 +45,10 @@ log = logging.getLogger("superopt")
 
 Replace = Callable[[fx.Graph, Taken], None]
 
-_RACE_S, _MOST_RACE_S = 0.6, 2.4  # seconds of a race, and of one that is not decided by then
 _PATIENCE = 2.0  # how many times as long a race of deferred work takes
-_LEAST_SPEED = 0.98  # a race that nothing decides costs the regions their place below this
 _MOST_BYTES = 4 << 30  # of inputs, above which no others are drawn beside the model
 _FREE = 0.5  # the share of the memory that is free which they may take
 _LOWERING = 0.5  # the share of the time to compile a graph that it takes again, with all kernels at hand
-_SINGLE = 8  # the most regions without each of which the graph is raced
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +58,6 @@ class Stay:
     taken: Taken
     lost: Mapping[str, str]  # by the digests of the keys of regions
     raced: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What a race of a graph found: why regions go, and which join that did not win alone."""
-
-    lost: Mapping[str, str]  # by the digests of the keys of regions
-    joined: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)  # without slots, for the key
@@ -98,7 +87,7 @@ class WholeRace:
             known = known_verdict(cache, key) if cached else None
             known = known or Verdict({}, {})
         settled = known.covers(offered) or bool(known.failed)
-        found = _Outcome(known.lost_of(offered), frozenset(known.joined_of(offered)))
+        found = Outcome(known.lost_of(offered), frozenset(known.joined_of(offered)))
         if not settled and self.ledger.options.budget_s != 0:
             raced = self._raced_now(offered)
             if raced is None:
@@ -116,14 +105,14 @@ class WholeRace:
     def last_word(self, offered: Taken, seconds: float) -> Verdict:
         """Return the verdict on a graph after races of about so many seconds, or raise SuperoptError."""
         end = time.monotonic() + seconds
-        found = _Outcome({})
+        found = Outcome({})
         if offered and not self.is_whole(offered):
             if not self._fits():
                 raise SuperoptError("its inputs take too much memory to be drawn once more")
             found = alone(lambda: self._raced(offered, lambda: end - time.monotonic(), _PATIENCE))
         return self._verdict(offered, found)
 
-    def _verdict(self, offered: Taken, found: _Outcome) -> Verdict:
+    def _verdict(self, offered: Taken, found: Outcome) -> Verdict:
         went, joined = tuple(sorted(_went(offered, found))), tuple(sorted(found.joined))
         return Verdict(plans_in(offered), found.lost, went, joined, raced=True)
 
@@ -132,7 +121,7 @@ class WholeRace:
         """The seconds in which Inductor compiles the graph, about; 0 where nothing tells."""
         return self.ledger.kernel_s * kernels_of(self.graph)
 
-    def _raced_now(self, offered: Taken) -> _Outcome | None:
+    def _raced_now(self, offered: Taken) -> Outcome | None:
         """Return what a race within the budget finds, or None where there is none."""
         if not self._has_time(offered):
             return None
@@ -163,7 +152,7 @@ class WholeRace:
         """
         nodes = {node for region, _ in taken for node in region.subgraph.piece.nodes}
         kernels = kernels_of(self.graph) + _LOWERING * kernels_of(self.graph, without=nodes)
-        seconds = self.ledger.kernel_s * kernels + _RACE_S
+        seconds = self.ledger.kernel_s * kernels + RACE_S
         known = self.ledger.kernel_s > 0  # else nothing tells how long Inductor takes
         return known and self.ledger.left_s > seconds and self._fits()
 
@@ -190,65 +179,15 @@ class WholeRace:
                 )
         return found
 
-    def _raced(self, offered: Taken, left_s: Callable[[], float], patience: float = 1.0) -> _Outcome:
-        """Race until the graph is no slower than without its regions, and than without each of them.
-
-        With one that did not win alone it must be surely faster. Where time is short, no more such regions
-        join, and the others stay together or go together.
-        """
-        inputs, slowest = self._inputs(), 0.0
+    def _raced(self, offered: Taken, left_s: Callable[[], float], patience: float = 1.0) -> Outcome:
+        """Return what races of the graph with more and fewer of its regions find."""
+        inputs = self._inputs()
 
         def compiled(some: Taken) -> Callable[[], Any]:
-            nonlocal slowest
-            start = time.monotonic()
             made = self._compiled(some, inputs)
-            slowest = max(slowest, time.monotonic() - start)
             return lambda: made(*inputs)
 
-        def raced(ours: Callable[[], Any], other: Callable[[], Any]) -> HeadToHead:
-            return confirm(
-                {"with": ours, "without": other},
-                "with",
-                "without",
-                [()],
-                seconds=patience * _RACE_S,
-                most_seconds=patience * _MOST_RACE_S,
-                times=self.target.times,
-            )
-
-        def less(goes: Collection[str]) -> tuple[list[tuple[Region, Decision]], Callable[[], Any]]:
-            fewer = [one for one in left if one[0].key.digest not in goes]
-            return fewer, compiled(fewer) if fewer else without
-
-        without, ours = compiled(()), compiled(offered)
-        found, left, lost = raced(ours, without), list(offered), dict[str, str]()
-        near = {region.key.digest for region, decision in offered if not decision.taken}
-        joined, changed, doubt = set[str](), False, False
-        for digest in _least_first(offered)[:_SINGLE]:
-            alone_left = len({region.key.digest for region, _ in left}) == 1
-            if (alone_left and digest not in near) or left_s() < slowest + patience * _RACE_S:
-                break
-            fewer, smaller = less({digest})
-            one = raced(ours, smaller)
-            if digest in near and _is_gained(one):
-                joined.add(digest)
-            elif digest in near or (one.speed_of("with") < even() and one.sure):
-                lost[digest] = _told(one)
-                left, ours, changed, doubt = fewer, smaller, True, bool(joined)
-        if rest := near - joined - set(lost):  # there was no time to race each of them
-            left, ours = less(rest)
-            changed, doubt = True, bool(joined)
-        if doubt:  # whether what joined still gains without those that went since
-            fewer, smaller = less(joined)
-            one = raced(ours, smaller)
-            if not _is_gained(one):
-                lost |= dict.fromkeys(joined, _told(one))
-                left, ours = fewer, smaller
-        if changed and left:
-            found = raced(ours, without)
-        if _is_lost(found):
-            lost |= {region.key.digest: _told(found) for region, _ in left}
-        return _Outcome(lost, frozenset(joined - set(lost)))
+        return Elimination(offered, compiled, self.target, left_s, patience).outcome()
 
     def _compiled(self, taken: Taken, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return what Inductor makes of the graph with some regions replaced."""
@@ -306,21 +245,12 @@ def _free_bytes(target: Target) -> int:
     return 2 * _MOST_BYTES if free is None else free  # a system that does not tell
 
 
-def _least_first(taken: Taken) -> list[str]:
-    """Return the digests of the keys of regions; those that gain least in the graph come first."""
-    gains: dict[str, float] = {}
-    for region, decision in taken:
-        gain = (decision.before_us or 0.0) - (decision.after_us or 0.0)
-        gains[region.key.digest] = gains.get(region.key.digest, 0.0) + gain
-    return sorted(gains, key=gains.__getitem__)
-
-
-def _went(offered: Taken, found: _Outcome) -> set[str]:
+def _went(offered: Taken, found: Outcome) -> set[str]:
     """Return the regions that won alone and go all the same."""
     return {region.key.digest for region, one in offered if one.taken and region.key.digest in found.lost}
 
 
-def _staying(offered: Taken, found: _Outcome) -> list[tuple[Region, Decision]]:
+def _staying(offered: Taken, found: Outcome) -> list[tuple[Region, Decision]]:
     """Return the regions that stay, each with the decision to take it."""
     stays = []
     for region, one in offered:
@@ -330,21 +260,6 @@ def _staying(offered: Taken, found: _Outcome) -> list[tuple[Region, Decision]]:
             why = f"{one.why} alone, but the whole graph is faster with it"
             stays.append((region, replace(one, taken=True, why=why)))
     return stays
-
-
-def _told(raced: HeadToHead) -> str:
-    return f"the whole graph has {raced.speed_of('with'):.2f} times the speed with it"
-
-
-def _is_gained(raced: HeadToHead) -> bool:
-    """Whether a graph is surely faster with some regions."""
-    return raced.speed_of("with") > 1 and raced.sure
-
-
-def _is_lost(raced: HeadToHead) -> bool:
-    """Whether a graph is slower with its regions, or may be by more than noise."""
-    speed = raced.speed_of("with")
-    return speed < even() and (raced.sure or speed < _LEAST_SPEED)
 
 
 def _moved(region: Region, copied: Mapping[fx.Node, fx.Node]) -> Region:

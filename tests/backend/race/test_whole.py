@@ -10,7 +10,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from superopt.backend.cache import epoch
-from superopt.backend.checks import whole
+from superopt.backend.checks import elimination, whole
 from superopt.backend.checks.border import border_us
 from superopt.backend.checks.verdict import Taken, keep_verdict
 from superopt.backend.checks.whole import WholeRace
@@ -91,7 +91,7 @@ def race(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[WholeRace, Race
             return raced(times[other] / times[ours], sure=abs(times[ours] - times[other]) > 0.5)
 
         monkeypatch.setattr(WholeRace, "_compiled", compile_it)
-        monkeypatch.setattr(whole, "confirm", confirm)
+        monkeypatch.setattr(elimination, "confirm", confirm)
         ledger = Ledger(BackendOptions(budget_s=budget_s))
         ledger.node_s = node_s
         return WholeRace(graph, TARGET, ledger, lambda *given: None), races
