@@ -1,12 +1,13 @@
 """Cache: what the backend keeps for later processes: decisions, the graphs it has seen, and an epoch.
 
 Inductor keeps compiled graphs. A graph in which a region was left for want of time must not come back once
-the region has a plan, so Inductor's key has the epoch: how often such a region was taken later.
+the region has a plan, so Inductor's key has the epoch, which changes when such a region is taken later.
 """
 
 import hashlib
 import json
 import logging
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 log = logging.getLogger("superopt")
+
+_EPOCH_BITS = 48
 
 # The fields of a decision that later processes read.
 _KEPT = (
@@ -170,10 +173,20 @@ def waiting_in(key: Key) -> dict[str, Key]:
 
 
 def epoch() -> int:
-    """Return how often a region that was once left for want of time was taken later."""
+    """Return a number that grows as often as a region that was once left for want of time is taken later.
+
+    It begins anywhere, so that graphs that Inductor has kept are not found once this cache is emptied.
+    """
+    if (found := _kept_epoch()) is None:
+        Cache.open().put(_epoch_key(), Record({"epoch": secrets.randbits(_EPOCH_BITS)}, "backend"))
+        found = _kept_epoch()  # where nothing can be written, nothing is kept of decisions either
+    return found or 0
+
+
+def _kept_epoch() -> int | None:
     record = Cache.open().get(_epoch_key())
     found = record.data.get("epoch") if record else None
-    return found if isinstance(found, int) else 0
+    return found if isinstance(found, int) else None
 
 
 def next_epoch() -> None:

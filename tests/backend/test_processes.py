@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from superopt.cache import Cache
+
 PROGRAM = """
 import json, logging, sys
 import torch
@@ -83,6 +85,10 @@ def test_a_second_process_searches_nothing(tmp_path: Path) -> None:
     assert (passes, searched) == (1, 0)  # decided anew, from what was kept
     assert error < 1e-5
     assert json.loads((tmp_path / "report.json").read_text())["regions"][0]["recalled"]
+    Cache.open(tmp_path / "superopt").clear()
+    passes, searched, error = run(tmp_path, "{}")[0]
+    assert (passes, searched) == (1, 1)  # Inductor's graph has plans of which nothing is known any more
+    assert error < 1e-5
 
 
 @pytest.mark.slow
