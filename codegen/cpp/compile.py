@@ -44,7 +44,7 @@ RUNTIME = "runtime.hpp"
 
 _PARTS = (
     *("vectors", "formats", "functions", "lanes", "windows/windows", "scratch", "sums", "blocks"),
-    *("contraction", "pairs", "squares", "tiles", "in_place", "products"),
+    *("panels", "contraction", "pairs", "squares", "tiles", "in_place", "products"),
     *("windows/gathered", "windows/filtered"),
 )
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from superopt.backend.cache import epoch, next_epoch
 from superopt.backend.checks import recalled
 from superopt.backend.checks.recalled import rechecked
 from superopt.backend.decision import Decision, Ledger
@@ -13,6 +14,7 @@ from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
 from superopt.backend.region import Region, region_of
 from superopt.backend.subgraph import subgraph_of
+from superopt.cache import Cache
 from superopt.rivals.kinds import kinds_of
 from superopt.targets import pick_target
 from superopt.tune import Measurement
@@ -129,3 +131,26 @@ def test_eager_races_where_there_is_no_time_to_compile(region: Region) -> None:
     outcome, name = recalled._raced(module, copies, region, pick_target("cpu"), ledger)
     assert name == "eager"
     assert set(outcome.measurements) == {"superopt", "inductor"}
+
+
+# -- the epoch, by which graphs that Inductor keeps are found as long as what was decided of them holds
+
+
+def test_an_epoch_stays_until_the_next_one() -> None:
+    first = epoch()
+    assert epoch() == first
+    next_epoch()
+    assert epoch() == first + 1
+
+
+def test_a_cache_that_is_emptied_begins_another_epoch() -> None:
+    """Else Inductor would go on with graphs whose decisions are gone, and nothing would be searched."""
+    first = epoch()
+    Cache.open().clear()
+    assert epoch() != first  # but for one time in 2^48
+
+
+def test_where_nothing_can_be_written_all_processes_have_one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cache, "put", lambda *given: None)
+    Cache.open().clear()
+    assert epoch() == epoch() == 0
