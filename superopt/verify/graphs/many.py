@@ -11,8 +11,11 @@ from superopt.verify.verdict import Verdict
 
 __all__ = ["equal_to_all"]
 
-_TOGETHER, _SHARE = 0.5, 0.25  # of the time that is left, for the proof of all, and for the next one alone
-_LEAST_S = 0.3  # seconds that it gets as long as any are left, as the first one always does: most take less
+_SHARE = 0.25  # of the time that is left, for the next proof of one graph alone
+_LEAST_S = 0.3  # seconds that the first proof gets: most take less
+_FIRST, _GROWTH = 2, 4  # graphs that are compared together at first, and how many times as many later
+_SLOWER = 1.1  # where a graph takes so many times as long beside more of them, fewer are compared together
+_SURE = 0.8  # the share of the time that is left which several graphs are expected to take at most
 
 
 def equal_to_all(
@@ -22,29 +25,51 @@ def equal_to_all(
 
     The graphs have the goal's ports, though they may write an axis as a product of others. Without a
     `seed` the random tests are fresh. Within so many `seconds` graphs are compared, together or
-    alone, or left unknown; one that takes long leaves time to those after it. Nothing is begun afterwards.
+    apart, or left unknown; one that takes long leaves time to those after it. Nothing is begun afterwards.
     """
-    if not graphs:
-        return []
-    parts: dict[str, tuple[Axis, ...]] = {}
-    for graph in graphs:
-        parts |= _split_axes(goal, graph)
     end = inf if seconds is None else perf_counter() + seconds
-    bundle = _bundle([_refined(graph, parts) for graph in graphs])
-    if bundle is not None:
-        together = equal_graphs(
-            _repeated(_refined(goal, parts), len(graphs)), bundle, seed=seed, end=_share(end, _TOGETHER)
-        )
-        if together.equal:
-            return [together] * len(graphs)
-    # A single unequal graph makes the verdict on all of them unequal: each is compared alone.
+    found: list[Verdict] = []
+    size, before_s = _FIRST, inf
+    while len(found) < len(graphs):
+        several, start = graphs[len(found) : len(found) + size], perf_counter()
+        # Nothing but the first proof is begun when time is over.
+        until = end if found else max(end, start + _LEAST_S)
+        together = _together(goal, several, seed, until) if len(several) > 1 else None
+        shown = together is not None and together.equal
+        if together is not None and shown:
+            found += [together] * len(several)
+        else:  # a single unequal graph makes the verdict on several of them unequal
+            found += _alone(goal, several, seed, end)
+        each_s = (perf_counter() - start) / len(several)
+        # What graphs share is evaluated once, but many comparisons may take longer together than apart.
+        size = size * _GROWTH if shown and each_s < _SLOWER * before_s else max(size // 2, 1)
+        left_s = end - perf_counter()
+        while size > 1 and size * each_s > _SURE * left_s:
+            size //= 2
+        before_s = each_s
+    return found
+
+
+def _alone(goal: Graph, graphs: Sequence[Graph], seed: int | None, end: float) -> list[Verdict]:
+    """Compare each graph by itself; one that takes long leaves time to those after it."""
     return [equal_graphs(goal, graph, seed=seed, end=min(_share(end), end)) for graph in graphs]
 
 
-def _share(end: float, share: float = _SHARE) -> float:
+def _together(goal: Graph, graphs: Sequence[Graph], seed: int | None, end: float) -> Verdict | None:
+    """Return the verdict on graphs as one that computes what all of them do, None where they are not one."""
+    parts: dict[str, tuple[Axis, ...]] = {}
+    for graph in graphs:
+        parts |= _split_axes(goal, graph)
+    bundle = _bundle([_refined(graph, parts) for graph in graphs])
+    if bundle is None:
+        return None
+    return equal_graphs(_repeated(_refined(goal, parts), len(graphs)), bundle, seed=seed, end=end)
+
+
+def _share(end: float) -> float:
     """Return when the next proof is to be over, of several that share the time until an end."""
     now = perf_counter()
-    return now + max(share * (end - now), _LEAST_S)
+    return now + max(_SHARE * (end - now), _LEAST_S)
 
 
 def _split_axes(goal: Graph, graph: Graph) -> dict[str, tuple[Axis, ...]]:
