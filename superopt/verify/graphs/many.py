@@ -15,7 +15,7 @@ _SHARE = 0.25  # of the time that is left, for the next proof of one graph alone
 _LEAST_S = 0.3  # seconds that the first proof gets: most take less
 _FIRST, _GROWTH = 2, 4  # graphs that are compared together at first, and how many times as many later
 _SLOWER = 1.1  # where a graph takes so many times as long beside more of them, fewer are compared together
-_SURE = 0.8  # the share of the time that is left which several graphs are expected to take at most
+_SURE = 0.8  # the share of the time that is left which several graphs may take
 
 
 def equal_to_all(
@@ -32,8 +32,8 @@ def equal_to_all(
     size, before_s = _FIRST, inf
     while len(found) < len(graphs):
         several, start = graphs[len(found) : len(found) + size], perf_counter()
-        # Nothing but the first proof is begun when time is over.
-        until = end if found else max(end, start + _LEAST_S)
+        # Nothing but the first proof is begun when time is over; no proof takes all that is left.
+        until = start + max(_SURE * (end - start), 0.0 if found else _LEAST_S)
         together = _together(goal, several, seed, until) if len(several) > 1 else None
         shown = together is not None and together.equal
         if together is not None and shown:
