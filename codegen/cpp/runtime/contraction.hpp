@@ -209,6 +209,8 @@ inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A
     void contract_floats<B>(index_t, index_t, index_t, Matrix<float>, Matrix<B>, float*, index_t, Panels*)
 #define PACKING(A) Matrix<float> packed<A>(index_t, index_t, Matrix<A>, Scratch&)
 #define PANEL_PACKING void pack_panels<panel_width, float>(index_t, index_t, Matrix<float>, float*)
+#define PANEL_ROWS \
+    void panel_rows<panel_vectors>(index_t, index_t, Matrix<float>, const float*, const float*, index_t, float*, index_t)
 #define PANELS void contract_panel<2 * lanes>(index_t, index_t, Matrix<float>, const float*, index_t, float*, index_t)
 #ifdef CONTRACTIONS_APART
 extern template CONTRACTION(float);
@@ -220,6 +222,7 @@ extern template PACKING(bf16);
 extern template PACKING(f16);
 extern template PACKING(int8_t);
 extern template PANEL_PACKING;
+extern template PANEL_ROWS;
 extern template PANELS;
 #endif
 

@@ -177,8 +177,8 @@ inline void panel_some(index_t rows, index_t k_count, Matrix<float> a, const flo
 // All rows meet a panel, in equal blocks that fill the registers; `next` are read afterwards. Of eight rows, a page
 // apart as they often are, one line each fits the first cache.
 template <int VECTORS = panel_vectors>
-inline void panel_rows(index_t m_count, index_t k_count, Matrix<float> a, const float* next, const float* panel,
-                       index_t columns, float* c, index_t c_row) {
+void panel_rows(index_t m_count, index_t k_count, Matrix<float> a, const float* next, const float* panel,
+                index_t columns, float* c, index_t c_row) {
     if constexpr (VECTORS > 1)
         if (columns <= (VECTORS - 1) * lanes)
             return panel_rows<VECTORS - 1>(m_count, k_count, a, next, panel, columns, c, c_row);

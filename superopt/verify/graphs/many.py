@@ -13,8 +13,7 @@ __all__ = ["equal_to_all"]
 
 _SHARE = 0.25  # of the time that is left, for the next proof of one graph alone
 _LEAST_S = 0.3  # seconds that the first proof gets: most take less
-_FIRST, _GROWTH = 2, 4  # graphs that are compared together at first, and how many times as many later
-_SLOWER = 1.1  # where a graph takes so many times as long beside more of them, fewer are compared together
+_FIRST, _GROWTH, _MOST = 2, 4, 8  # graphs compared together: at first, how many times as many then, at most
 _SURE = 0.8  # the share of the time that is left which several graphs may take
 
 
@@ -29,7 +28,7 @@ def equal_to_all(
     """
     end = inf if seconds is None else perf_counter() + seconds
     found: list[Verdict] = []
-    size, before_s = _FIRST, inf
+    size = _FIRST
     while len(found) < len(graphs):
         several, start = graphs[len(found) : len(found) + size], perf_counter()
         # Nothing but the first proof is begun when time is over; no proof takes all that is left.
@@ -42,11 +41,10 @@ def equal_to_all(
             found += _alone(goal, several, seed, end)
         each_s = (perf_counter() - start) / len(several)
         # What graphs share is evaluated once, but many comparisons may take longer together than apart.
-        size = size * _GROWTH if shown and each_s < _SLOWER * before_s else max(size // 2, 1)
+        size = min(size * _GROWTH, _MOST) if shown else max(size // 2, 1)
         left_s = end - perf_counter()
         while size > 1 and size * each_s > _SURE * left_s:
             size //= 2
-        before_s = each_s
     return found
 
 
