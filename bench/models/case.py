@@ -107,9 +107,8 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     tuned: dict[str, Any] = {}
     if options.tune:
         tuned["tune_s"] = _worked_off(options.tune)
-        again = settings | {
-            "tune": "later"
-        }  # the default: with equal options Dynamo would run the code it has
+        # "later" is the default, but with equal options Dynamo would run the code that it has.
+        again = settings | {"tune": "later"}
         steps[TUNED] = step(torch.compile(copy.deepcopy(model), backend="superopt", options=again))
         os.environ |= caches_in(Path(options.folder))
         tuned |= {"compile_s": seconds_of(steps[TUNED]), **_taken(again)}

@@ -98,8 +98,8 @@ class RegionRace:
         self.found = known  # the best so far
         self.settled = False  # whether more time would not help
         self.timeless = False  # whether there was none
-        self.patient = False  # whether Inductor's code of it is not made now, as other regions wait
-        self.waiting: Callable[[], Decision] | None = None  # what races kernels with that code later
+        self.patient = False  # whether Inductor's code of it is made later, as other regions wait
+        self.waiting: Callable[[], Decision] | None = None  # what goes on then
         self.searched = False  # whether a search ended in good time
         self.ahead = Ahead()  # of the region as it is written
 
@@ -137,9 +137,10 @@ class RegionRace:
 
     @property
     def doubt_us(self) -> float:
-        """What kernels that wait for a race with Inductor's code gain at most: it beats eager PyTorch."""
-        after_us = self.found.after_us if self.waiting and self.found else None
-        return max(self._opponents.most_us - after_us, 0.0) if after_us else 0.0
+        """What kernels, or operators, that wait for a race with Inductor's code may gain on it, at most."""
+        eager_us = self._opponents.most_us if self.waiting else 0.0
+        after_us = min((self.found and self.found.after_us) or inf, eager_us if self.fused else inf)
+        return max((_APART if self.fused else 1.0) * eager_us - after_us, 0.0)
 
     @property
     def undone(self) -> bool:
@@ -206,22 +207,20 @@ class RegionRace:
         """Return the best decision after some work on the region, which has so many seconds."""
         before = self.found or self.blank
         self.seconds = min(seconds, _MOST_S)
-        start = time.monotonic()
-        self.deadline = start + self.seconds
+        self.deadline = time.monotonic() + self.seconds
         with self.ledger.spending():
             made = self._guarded(work)
         late = not (made.taken or self.settled) and (not search or time.monotonic() > self.deadline - _NEAR_S)
         self.searched |= search and time.monotonic() <= self.deadline - _NEAR_S
         if has_failed(made):  # nothing more is tried here; a later process may have better luck
             self.settled, late = True, True
-        spent = before.seconds + time.monotonic() - start
+        spent = before.seconds + time.monotonic() - (self.deadline - self.seconds)
         self.found = further(replace(made, open=made.open or late, seconds=spent), before)
         return self.found
 
     def decided(self) -> Decision:
         """Return the best decision, noted for this model and for later processes."""
-        found = self.found or self._without_time(self.blank)
-        found = replace(found, budget_s=self.ledger.budget_s)
+        found = replace(self.found or self._without_time(self.blank), budget_s=self.ledger.budget_s)
         keep(found, self.region, self.ledger)
         return found
 
@@ -284,6 +283,8 @@ class RegionRace:
         To race operators takes as long as our kernels: where these win as written, operators wait.
         """
         made = self._surely_better(made)
+        if self.patient and self.fused and not made.taken and self.waiting is None:
+            self.waiting = lambda: made  # then PyTorch's own operators race
         if (made.taken and not search) or self.waiting is not None:
             return made
         if made.taken:
@@ -311,12 +312,11 @@ class RegionRace:
         rival, known, win = self._opponents, self.blank, min(WIN, _OPERATORS_WIN)
         timed, hoped = rival.has_made(INDUCTOR), search and slides(self.region)
         promising = self.fused or (rival.most_us * win < self.before_us if timed else hoped)
-        late = not timed and (self.patient or self.deadline - time.monotonic() < COMPILING_S)
+        late = not timed and self.deadline - time.monotonic() < COMPILING_S
         if self.operators_raced or not promising or late:
             return known
         self.operators_raced = True
-        operators = operators_of(self.region, self.eager)
-        if operators is None:
+        if (operators := operators_of(self.region, self.eager)) is None:
             return known
         made = RegionPlan.of_operators(self.region.goal, self.target.name, operators)
         plan, ours = kept_plan(made), calling(self.region, made.text)

@@ -351,6 +351,27 @@ def test_while_other_regions_wait_inductors_code_is_compiled_later(
     assert contest.doubt_us == 0
 
 
+def test_while_other_regions_wait_operators_race_later(
+    region: Region, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inductor's code of what eager PyTorch has one kernel for is what its operators race with."""
+    asked: list[bool] = []
+
+    def by_operators(self: RegionRace, search: bool) -> Decision:
+        asked.append(search)
+        return replace(self.blank, taken=True, plan="operators", after_us=40.0, why="faster")
+
+    monkeypatch.setattr(RegionRace, "_try", lambda self, search: replace(self.blank, why="no kernels"))
+    monkeypatch.setattr(RegionRace, "_by_operators", by_operators)
+    contest = RegionRace(replace(region, floor_us=0.0), target, ledger(budget_s=60.0))
+    assert contest._opened() is None
+    contest.fused, contest._opponents.most_us = True, 50.0
+    assert not contest.tried(9.0, None, search=False, patient=True).taken
+    assert (asked, contest.doubt_us > 0) == ([], True)
+    assert contest.confirmed(9.0).plan == "operators"
+    assert (asked, contest.doubt_us) == ([False], 0)
+
+
 def inputs() -> tuple[torch.Tensor, ...]:
     return tuple(ones(*shape) for shape in SHAPES)
 
