@@ -120,7 +120,7 @@ inline void add_turned(index_t rows, index_t columns, const float* from, index_t
         }
 }
 
-// Vectors of a panel that all of its rows have: of four, few rows of A are read for many products.
+// A panel is as many vectors wide as the registers allow: each element of A that is read serves so many products.
 constexpr int panel_vectors = registers == 32 ? 4 : 2;
 constexpr int panel_width = panel_vectors * lanes;
 
@@ -174,8 +174,8 @@ inline void panel_some(index_t rows, index_t k_count, Matrix<float> a, const flo
     if constexpr (ROWS > 1) panel_some<ROWS - 1, VECTORS>(rows, k_count, a, next, panel, count, c, c_row);
 }
 
-// All rows meet a panel, in equal blocks that fill the registers; `next` are read afterwards. Of eight rows, a page
-// apart as they often are, one line each fits the first cache.
+// All rows meet a panel, in equal blocks that fill the registers; `next` are read afterwards. The first cache has room
+// for a line of each of eight rows that lie a page apart, as they often do, and not of more.
 template <int VECTORS = panel_vectors>
 void panel_rows(index_t m_count, index_t k_count, Matrix<float> a, const float* next, const float* panel,
                 index_t columns, float* c, index_t c_row) {
