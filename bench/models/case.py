@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,12 @@ from superopt.bench.harness.rivals import ready
 from superopt.bench.models.peers import PEERS, POLICIES, peers_of
 from superopt.errors import InputError
 
-__all__ = ["DTYPES", "TUNED", "Case", "caches_in", "child"]
+__all__ = ["DTYPES", "Case", "caches_in", "child"]
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "float32"}
 """By name, the dtype of a model's tensors; of int8 only the weights of its projections have eight bits."""
 
-TUNED = "superopt tuned"
-"""What superopt makes of a model once its deferred work is done, beside what it makes at once."""
-
+_TUNED = "superopt tuned"  # what superopt makes of a model once its deferred work is done
 _STEPPING = ("llama", "qwen3", "mistral", "gpt2")  # models whose caches are of one kind in all layers
 
 _COMPILED = 64  # programs made of one model; of more than so many, Dynamo would run the rest as eager does
@@ -94,30 +93,26 @@ def child(case: Case, options: argparse.Namespace) -> dict[str, Any]:
             return step(PEERS[name](model))
         policy = settings | {"weights": name}
         program = step(torch.compile(copy.deepcopy(model), backend="superopt", options=policy))
-        now = dict(os.environ)
-        os.environ |= caches_in(Path(options.folder) / name)
-        try:
+        with _kept_in(Path(options.folder) / name):
             program()
-        finally:
-            os.environ |= now
         return program
 
     peers, absent = ready({name: partial(peer, name) for name in peers_of(options)}, tuple)
     steps = {"eager": step(model), "inductor": inductor, **peers, "superopt": ours}
     tuned: dict[str, Any] = {}
     if options.tune:
-        tuned["tune_s"] = _worked_off(options.tune)
         # "later" is the default, but with equal options Dynamo would run the code that it has.
         again = settings | {"tune": "later"}
-        steps[TUNED] = step(torch.compile(copy.deepcopy(model), backend="superopt", options=again))
-        os.environ |= caches_in(Path(options.folder))
-        tuned |= {"compile_s": seconds_of(steps[TUNED]), **_taken(again)}
+        steps[_TUNED] = step(torch.compile(copy.deepcopy(model), backend="superopt", options=again))
+        with _kept_in(Path(options.folder)):
+            tuned["tune_s"] = _worked_off(options.tune)
+            tuned |= {"compile_s": seconds_of(steps[_TUNED]), **_taken(again)}
     before = _STEPS if case.decode else 0
     times = times_together(steps, [()], seconds=options.seconds, untimed=before)
-    record |= _raced({name: one for name, one in times.items() if name != TUNED})
+    record |= _raced({name: one for name, one in times.items() if name != _TUNED})
     if tuned:
-        others = {name: one for name, one in times.items() if name not in ("superopt", TUNED)}
-        record["tuned"] = tuned | _raced({**others, "superopt": times[TUNED]})
+        others = {name: one for name, one in times.items() if name not in ("superopt", _TUNED)}
+        record["tuned"] = tuned | _raced({**others, "superopt": times[_TUNED]})
     return record | ({"absent": absent} if absent else {})
 
 
@@ -138,6 +133,19 @@ def _worked_off(minutes: float) -> float:
 def caches_in(folder: Path, by: str = "superopt") -> dict[str, str]:
     """Return the variables that let superopt and Inductor keep in a folder what they keep on disk."""
     return {"SUPEROPT_CACHE_DIR": str(folder / "kept"), "TORCHINDUCTOR_CACHE_DIR": str(folder / by)}
+
+
+@contextmanager
+def _kept_in(folder: Path) -> Iterator[None]:
+    """Let superopt and Inductor keep in a folder what they keep on disk, inside the block."""
+    places = caches_in(folder)
+    before = {name: os.environ.get(name) for name in places}
+    os.environ |= places
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _taken(settings: dict[str, Any]) -> dict[str, Any]:

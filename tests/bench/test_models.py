@@ -3,6 +3,7 @@
 import argparse
 import copy
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from superopt.funnel import warm_up
 A, B, C = 1, 2, 3  # addresses
 
 
+NOWHERE = str(Path(tempfile.gettempdir()) / "superopt-none")  # where stubs of compilers keep nothing
+
+
 def options(**changed: Any) -> argparse.Namespace:
     told = {"peers": "", "train": False, "preset": "quick", "budget": None, "child": "timed", "seconds": 0.05}
     sizes = {
@@ -27,7 +31,7 @@ def options(**changed: Any) -> argparse.Namespace:
         "layers": 1,
         "tokens": 8,
         "context": 8,
-        "folder": "none",
+        "folder": NOWHERE,
         "caches": None,
         "tune": None,
     }
@@ -64,7 +68,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch, "compile", lambda model, **unused: model)
     monkeypatch.setattr(warm_up, "prepare_machine", lambda: None)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "none")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", NOWHERE)
     peers = {"good": lambda model: model, "broken": broken, "late": late}
     monkeypatch.setattr(case, "PEERS", peers)
     monkeypatch.setattr(case, "peers_of", lambda options: list(peers) if options.peers else [])
@@ -117,7 +121,9 @@ def test_a_step_at_once_and_a_tuned_one_run_in_one_race(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(torch, "compile", compile_model)
     monkeypatch.setattr(case, "_worked_off", lambda minutes: did.append(minutes) or 7.0)
+    kept = os.environ.get("SUPEROPT_CACHE_DIR")
     record = child(Case("resnet"), options(tune=2.0, peers="all"))
+    assert os.environ.get("SUPEROPT_CACHE_DIR") == kept  # what is compiled later goes where it should
     first, minutes, second = did
     assert minutes == 2.0
     assert first != second  # of equal options Dynamo makes one program

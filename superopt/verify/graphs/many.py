@@ -34,14 +34,14 @@ def equal_to_all(
         # Nothing but the first proof is begun when time is over; no proof takes all that is left.
         until = start + max(_SURE * (end - start), 0.0 if found else _LEAST_S)
         together = _together(goal, several, seed, until) if len(several) > 1 else None
-        shown = together is not None and together.equal
-        if together is not None and shown:
+        # What graphs share is evaluated once, but many comparisons may take longer together than apart.
+        if together is not None and together.equal:
             found += [together] * len(several)
+            size = min(size * _GROWTH, _MOST)
         else:  # a single unequal graph makes the verdict on several of them unequal
             found += _alone(goal, several, seed, end)
+            size = max(size // 2, 1)
         each_s = (perf_counter() - start) / len(several)
-        # What graphs share is evaluated once, but many comparisons may take longer together than apart.
-        size = min(size * _GROWTH, _MOST) if shown else max(size // 2, 1)
         left_s = end - perf_counter()
         while size > 1 and size * each_s > _SURE * left_s:
             size //= 2
