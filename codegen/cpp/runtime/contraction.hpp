@@ -7,10 +7,12 @@ constexpr index_t deep = 256, deeper = 1024, broad = 256;
 
 constexpr index_t few = 16;  // rows of A, for which nothing of B is copied
 
-// Many rows: blocks of B that fit the second cache are packed, and all rows are multiplied with each.
+// Many rows: blocks of B that fit the second cache are packed, and all rows are multiplied with each. Meanwhile the rows
+// of the block that comes next are fetched: packing is done before the memory has brought them.
 template <class B>
 inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
                             index_t c_row) {
+    constexpr index_t some = 48;
     Scratch scratch;
     const index_t padded = (least(broad, n_count) + panel_width - 1) / panel_width * panel_width;
     float* const panels = scratch.floats((least(deep, k_count) + 1) * padded);
@@ -22,10 +24,26 @@ inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, M
         const Matrix<float> rows = stays ? a.at(0, k) : packed(m_count, depth, a.at(0, k), inner);
         for (index_t n = 0; n < n_count; n += broad) {
             const index_t breadth = least(broad, n_count - n);
+            const bool ends = n + breadth >= n_count;
+            const index_t next_k = ends ? k + depth : k, next_n = ends ? 0 : n + breadth;
+            index_t fetched = 0, left = least(deep, k_count - next_k);
+            const auto next_rows = [&](index_t height, Matrix<float> own) {
+                if constexpr (sizeof(B) == sizeof(float))
+                    if (b.column == 1 && left > 0) {
+                        const Matrix<B> next = b.at(next_k + fetched, next_n);
+                        fetched += height, left -= height;
+                        return next;
+                    }
+                return own;
+            };
             pack_panels<panel_width>(depth, breadth, b.at(k, n), panels);
             for (index_t j = 0; j < breadth; j += panel_width)
-                panel_rows(m_count, depth, rows, rows.data, panels + j * (depth + 1), least(panel_width, breadth - j),
-                           c + n + j, c_row);
+                for (index_t m = 0; m < m_count; m += some) {
+                    const index_t height = least(some, m_count - m);
+                    const Matrix<float> own = rows.at(m, 0);
+                    panel_rows(height, depth, own, next_rows(height, own), panels + j * (depth + 1),
+                               least(panel_width, breadth - j), c + m * c_row + n + j, c_row);
+                }
         }
     }
 }
@@ -52,12 +70,16 @@ struct Panels {
 };
 
 // Many rows of A, and columns of B that lie along k: the transpose of C is computed, since A is packed into panels
-// faster than B. B is read where it lies or, in another format, a few columns at a time from a copy.
+// faster than B. B is read where it lies or, in another format, a few columns at a time from a copy. Rows of A that
+// would fill no more than half a vector of a further panel meet B as dot products instead, while B is near.
 template <class B>
 inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
                             index_t c_row, Panels* kept) {
-    constexpr index_t some = registers == 32 ? 48 : 24, step = registers == 32 ? 512 : 256;
-    constexpr index_t row = step + 16;  // the copied rows do not compete for the same lines of the cache
+    constexpr index_t some = registers == 32 ? 48 : 24, longest = registers == 32 ? 512 : 256;
+    constexpr int wide = registers == 32 ? 4 : 2;
+    constexpr index_t row = longest + 16;  // the copied rows do not compete for the same lines of the cache
+    // Several panels take turns, so that each one's part is short enough for the first cache.
+    const index_t step = registers == 32 && m_count > panel_width + lanes / 2 ? 96 : longest;
     Scratch scratch;
     if (kept && kept->room < Panels::room_of(m_count, k_count)) kept = nullptr;
     const bool held = kept && kept->hold(m_count, k_count, a);
@@ -80,15 +102,17 @@ inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, M
             return Matrix<float>{copied, row, 1};
         }
     };
-    const auto next_of_b = [&](index_t k, index_t n, const float* own) {
-        if constexpr (sizeof(B) == sizeof(float)) return n < n_count ? b.at(k, n).data : own;
+    const auto next_of_b = [&](index_t k, index_t n, Matrix<float> own) {
+        if constexpr (sizeof(B) == sizeof(float))
+            if (n < n_count) return b.at(k, n).turned();
         return own;  // the copy fetches what it reads next
     };
     for (index_t m = 0; m < m_count; m += broad)
         for (index_t k = 0; k < k_count; k += deeper, panels += kept ? block : 0) {
             const index_t breadth = least(broad, m_count - m), depth = least(deeper, k_count - k);
-            const index_t padded = (breadth + lanes - 1) / lanes * lanes;
-            if (!held) pack_panels<panel_width>(depth, breadth, a.at(m, k).turned(), panels);
+            const index_t rest = breadth % panel_width, apart = a.column == 1 && rest <= lanes / 2 ? rest : 0;
+            const index_t whole = breadth - apart, padded = (whole + lanes - 1) / lanes * lanes;
+            if (!held) pack_panels<panel_width>(depth, whole, a.at(m, k).turned(), panels);
             for (index_t n = 0; n < n_count; n += some) {
                 const index_t height = least(some, n_count - n);
                 fill(turned, height * padded, 0.0f);
@@ -96,12 +120,13 @@ inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, M
                     const index_t length = least(step, depth - i);
                     const Matrix<float> rows = rows_of_b(k + i, n, height, length);
                     const bool ends = i + length >= depth;
-                    const float* const next = next_of_b(ends ? k : k + i + length, ends ? n + height : n, rows.data);
+                    const Matrix<float> next = next_of_b(ends ? k : k + i + length, ends ? n + height : n, rows);
                     for (index_t j = 0; j < padded; j += panel_width)
                         panel_rows(height, length, rows, next, panels + j * (depth + 1) + i * panel_width,
                                    least(panel_width, padded - j), turned + j, padded);
                 }
-                add_turned(height, breadth, turned, padded, c + m * c_row + n, c_row);
+                add_turned(height, whole, turned, padded, c + m * c_row + n, c_row);
+                dot_rows<4, wide>(apart, height, depth, a.at(m + whole, k), b.at(k, n), c + (m + whole) * c_row + n, c_row);
             }
         }
 }
@@ -210,7 +235,7 @@ inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A
 #define PACKING(A) Matrix<float> packed<A>(index_t, index_t, Matrix<A>, Scratch&)
 #define PANEL_PACKING void pack_panels<panel_width, float>(index_t, index_t, Matrix<float>, float*)
 #define PANEL_ROWS \
-    void panel_rows<panel_vectors>(index_t, index_t, Matrix<float>, const float*, const float*, index_t, float*, index_t)
+    void panel_rows<panel_vectors>(index_t, index_t, Matrix<float>, Matrix<float>, const float*, index_t, float*, index_t)
 #define PANELS void contract_panel<2 * lanes>(index_t, index_t, Matrix<float>, const float*, index_t, float*, index_t)
 #ifdef CONTRACTIONS_APART
 extern template CONTRACTION(float);

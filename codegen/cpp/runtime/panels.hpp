@@ -127,7 +127,7 @@ constexpr int panel_width = panel_vectors * lanes;
 // ROWS x VECTORS sums of rows of A, which lie along the sum, and of a panel stay in registers while k runs. The rows
 // that come next are fetched into the second cache: the hardware does not guess them where they are a page apart.
 template <int ROWS, int VECTORS>
-inline void panel_block(index_t k_count, const float* a, index_t a_row, const float* next, const float* panel,
+inline void panel_block(index_t k_count, const float* a, index_t a_row, Matrix<float> next, const float* panel,
                         index_t count, float* c, index_t c_row) {
     constexpr index_t line = 64 / sizeof(float), later = 6;  // rows of the panel
     Vec sums[ROWS][VECTORS] = {};
@@ -144,7 +144,7 @@ inline void panel_block(index_t k_count, const float* a, index_t a_row, const fl
     };
     index_t k = 0;
     for (; k + line <= k_count; k += line) {
-        for (int m = 0; m < ROWS; ++m) __builtin_prefetch(next + m * a_row + k, 0, 2);
+        for (int m = 0; m < ROWS; ++m) __builtin_prefetch(next.data + m * next.row + k, 0, 2);
 #pragma GCC unroll 4
         for (index_t at = 0; at < line; ++at) add(k + at);
     }
@@ -163,11 +163,11 @@ inline void panel_block(index_t k_count, const float* a, index_t a_row, const fl
 
 // A long sum is added up in blocks, so that its roundings do not add up along all of it.
 template <int ROWS, int VECTORS>
-inline void panel_some(index_t rows, index_t k_count, Matrix<float> a, const float* next, const float* panel,
+inline void panel_some(index_t rows, index_t k_count, Matrix<float> a, Matrix<float> next, const float* panel,
                        index_t count, float* c, index_t c_row) {
     if (rows == ROWS) {
         for (index_t k = 0; k < k_count; k += sum_block)
-            panel_block<ROWS, VECTORS>(least(sum_block, k_count - k), a.data + k, a.row, next + k, panel + k * panel_width,
+            panel_block<ROWS, VECTORS>(least(sum_block, k_count - k), a.data + k, a.row, next.at(0, k), panel + k * panel_width,
                                        count, c, c_row);
         return;
     }
@@ -177,7 +177,7 @@ inline void panel_some(index_t rows, index_t k_count, Matrix<float> a, const flo
 // All rows meet a panel, in equal blocks that fill the registers; `next` are read afterwards. The first cache has room
 // for a line of each of eight rows that lie a page apart, as they often do, and not of more.
 template <int VECTORS = panel_vectors>
-void panel_rows(index_t m_count, index_t k_count, Matrix<float> a, const float* next, const float* panel,
+void panel_rows(index_t m_count, index_t k_count, Matrix<float> a, Matrix<float> next, const float* panel,
                 index_t columns, float* c, index_t c_row) {
     if constexpr (VECTORS > 1)
         if (columns <= (VECTORS - 1) * lanes)
@@ -186,8 +186,7 @@ void panel_rows(index_t m_count, index_t k_count, Matrix<float> a, const float* 
     const index_t count = columns - (VECTORS - 1) * lanes;
     for (index_t m = 0, blocks = (m_count + tall - 1) / tall; blocks > 0; --blocks) {
         const index_t rows = (m_count - m + blocks - 1) / blocks;
-        const float* const after = blocks > 1 ? a.at(m + rows, 0).data : next;
-        panel_some<tall, VECTORS>(rows, k_count, a.at(m, 0), after, panel, count, c + m * c_row, c_row);
+        panel_some<tall, VECTORS>(rows, k_count, a.at(m, 0), next.at(m, 0), panel, count, c + m * c_row, c_row);
         m += rows;
     }
 }
