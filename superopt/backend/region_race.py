@@ -61,7 +61,6 @@ _NO_ROOM = 1.1  # within this many times the floor, Inductor's code leaves nothi
 _LOOKING_S = 2.0  # seconds of search for cheaper graphs, before a region is said to be at the floor
 _CALL_US = 10.0  # what Inductor's code of a region takes by itself to be called, and not inside a graph
 _APART = 1.4  # Inductor's code of what eager PyTorch has one kernel for takes about this many times as long
-_WAITS = "no time for Inductor's code of it"
 _NEAR = 1.5  # kernels race eager PyTorch too where its time was within this many times theirs
 
 
@@ -365,9 +364,8 @@ class RegionRace:
     def _confirmed(self, known: Decision, ours: fx.GraphModule, plan: str, unclear: bool) -> Decision:
         """Return the decision on kernels that passed all checks, after their races."""
         rival = self._opponents
-        raced = self._raced(known, ours, plan)
-        if raced.why == _WAITS:
-            self.waiting = partial(self._confirmed, raced, ours, plan, unclear)
+        raced = self._raced(known, ours, plan, unclear)
+        if self.waiting is not None:
             return raced
         raced = replace(raced, open=raced.open or unclear)
         if raced.taken and rival.most_us < _NEAR * (raced.after_us or inf):
@@ -407,17 +405,18 @@ class RegionRace:
 
     # -- races
 
-    def _raced(self, known: Decision, ours: fx.GraphModule, plan: str) -> Decision:
+    def _raced(self, known: Decision, ours: fx.GraphModule, plan: str, unclear: bool) -> Decision:
         """Race with the library calls alone, and where that does not settle it with Inductor's code."""
         rival = self._opponents
-        if rival.has_library and not rival.has_made(INDUCTOR) and known.why != _WAITS:
+        if rival.has_library and not rival.has_made(INDUCTOR) and not known.before_is_least:
             least = self._judged(replace(known, before_is_least=True), self._race(ours, LIBRARY_CALLS), plan)
             if least.taken or (least.before_us or 0.0) * HOPELESS < (least.after_us or 0.0):
                 return least
             known = replace(known, before_us=least.before_us, after_us=least.after_us, before_is_least=True)
         late = self.patient or self.deadline - time.monotonic() < COMPILING_S
         if late and not rival.has_made(INDUCTOR):
-            return replace(known, why=_WAITS, open=True)
+            self.waiting = partial(self._confirmed, known, ours, plan, unclear)
+            return replace(known, why="no time for Inductor's code of it", open=True)
         raced = self._race(ours, INDUCTOR)
         self.ledger.compiled(self.module.graph, rival.making_s[INDUCTOR.name])
         self.before_us = raced.measurements["inductor"].median_us

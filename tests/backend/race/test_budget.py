@@ -308,7 +308,7 @@ def test_inductors_code_is_compiled_only_where_it_decides(
     contest = RegionRace(replace(region, floor_us=0.0), target, ledger())
     assert contest._opened() is None
     contest.deadline = time.monotonic() + seconds
-    found = contest._raced(contest.blank, region.subgraph.module, "a plan")
+    found = contest._raced(contest.blank, region.subgraph.module, "a plan", unclear=False)
     assert (found.taken, found.before_is_least, bool(asked)) == (taken, least, compiled)
 
 
