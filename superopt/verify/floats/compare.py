@@ -39,6 +39,7 @@ from superopt.verify.floats.errors import (
     scale_of,
 )
 from superopt.verify.floats.focus import Focus
+from superopt.verify.floats.memory import Memory
 from superopt.verify.floats.report import Counterexample, DistributionReport, FloatReport
 from superopt.verify.floats.samples import (
     DIRECTED,
@@ -179,7 +180,7 @@ class _Comparison:
     ) -> None:
         self.turned: Turned = turned or (lambda results: results)
         self.exact, self.eager, self.candidates = exact, eager, candidates
-        self.focus = focus
+        self.focus, self.memory = focus, Memory()
         self.watch = None if focus is None else Watch(focus, unit_of(tensors_of(inputs)))
         self.found: list[list[DistributionReport]] = [[] for _ in candidates]
         self.dtype = "no floats"
@@ -197,7 +198,7 @@ class _Comparison:
     def judge(self, name: str, inputs: Sequence[Any], seed: int) -> None:
         """Judge all candidates on one distribution."""
         errors = self._blank()
-        self._compare(name, sample(name, inputs, seed=seed, focus=self.focus), seed, self._everyone, errors)
+        self._compare(name, self._drawn(name, inputs, seed), seed, self._everyone, errors)
         self._close(name, errors, inputs, seed)
 
     def judge_directed(self, inputs: Sequence[Any], seed: int) -> None:
@@ -207,7 +208,7 @@ class _Comparison:
             met = False
             for name in DIRECTED:
                 if self.is_small or self._is_open or (draw == 0 and (name != _SPARED or self._has_ties)):
-                    drawn = sample(name, inputs, seed=seed + draw, focus=self.focus)
+                    drawn = self._drawn(name, inputs, seed + draw)
                     met |= self._compare(name, drawn, seed + draw, self._everyone, errors[name])
             if not self.is_small and not (self._is_open and (met or draw < _COVERING)):
                 break
@@ -218,7 +219,7 @@ class _Comparison:
         """Judge all candidates where one input after another lacks numbers."""
         floats = sum(one.dtype.is_floating_point for one in tensors_of(inputs))
         seeds = range(seed, seed + min(floats, _LACKING_INPUTS))
-        self._judge_drawn(MISSING, ((sample(MISSING, inputs, seed=at, focus=self.focus), at) for at in seeds))
+        self._judge_drawn(MISSING, ((self._drawn(MISSING, inputs, at), at) for at in seeds))
 
     def judge_found(self, draws: Iterable[Sequence[Any]], seed: int) -> None:
         """Judge all candidates on inputs that show comparisons as no distribution did."""
@@ -234,6 +235,10 @@ class _Comparison:
     def _report(self, name: str, errors: Sequence[list[Errors]]) -> None:
         for found, several in zip(self.found, errors, strict=True):
             found += [self._judged(name, several)] if several else []
+
+    def _drawn(self, name: str, inputs: Sequence[Any], seed: int) -> tuple[Any, ...]:
+        """Return one draw of the inputs, which may lie where the one before it lay."""
+        return sample(name, inputs, seed=seed, focus=self.focus, memory=self.memory)
 
     def _blank(self) -> list[list[Errors]]:
         return [[] for _ in self.candidates]
@@ -292,7 +297,7 @@ class _Comparison:
         unlucky = [at for at, several in enumerate(errors) if several and self._is_unlucky(name, several)]
         drawn_before = len(errors[0]) if errors else 0
         for draw in range(drawn_before, self.draws if unlucky else 0):
-            drawn = sample(name, inputs, seed=seed + draw, focus=self.focus)
+            drawn = self._drawn(name, inputs, seed + draw)
             self._compare(name, drawn, seed + draw, unlucky, errors)
         for at in unlucky if name in DISTRIBUTIONS else ():
             if self._is_unlucky(name, errors[at]):
@@ -308,7 +313,7 @@ class _Comparison:
         """Note the errors of a candidate, and of PyTorch, on draws beside the one where it errs most."""
         several = errors[at]
         worst = seed + max(range(len(several)), key=lambda draw: several[draw].most_units)
-        drawn = sample(name, inputs, seed=worst, focus=self.focus)
+        drawn = self._drawn(name, inputs, worst)
         for number in range(self.draws):
             self._compare(name, beside(drawn, seed=number), worst, [at], errors)
 

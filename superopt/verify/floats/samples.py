@@ -6,6 +6,7 @@ they can be, which every dtype holds exactly: then a comparison comes out alike 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -15,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from superopt.trace.capture.tape import parts_of
 from superopt.verify.floats.focus import Focus
+from superopt.verify.floats.memory import Memory
 
 __all__ = [
     "DIRECTED",
@@ -44,23 +46,58 @@ def _row_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return (*shape[:-1], 1) if shape else ()
 
 
-def _near_zero_rows(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
-    row = _uniform(_row_shape(shape), random, dtype)
-    return _normal(shape, random, dtype).mul_(torch.where(row < 0.5, 2.0**-12, 1.0))
+def _ones(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return torch.ones(tuple(shape), dtype=dtype, device=random.device)
 
 
-DISTRIBUTIONS: dict[str, Draw] = {
-    "normal": _normal,
-    "uniform positive": _uniform,
-    "large": lambda *drawn: _normal(*drawn).mul_(16),
-    "huge": lambda *drawn: _normal(*drawn).mul_(4096),
-    "near-zero rows": _near_zero_rows,
-    "wide range": lambda *drawn: _normal(*drawn).mul_(_uniform(*drawn).mul_(12).sub_(8).exp2_()),
-    "sparse": lambda *drawn: _normal(*drawn).mul_(_uniform(*drawn) < 0.2),
-    "offset": lambda *drawn: _normal(*drawn).add_(8),
-    "constant rows": lambda shape, *rest: _normal(_row_shape(shape), *rest).mul_(32).expand(tuple(shape)),
+def _row_sizes(shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
+    return torch.where(_uniform(shape, random, dtype) < 0.5, 2.0**-12, 1.0).to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How tensors are drawn, as float32 or wider before they are rounded to their own dtype."""
+
+    elements: Draw
+    rows: Draw | None = None
+    """Factors of whole rows."""
+
+    def draw(self, shape: Sequence[int], random: torch.Generator, dtype: torch.dtype) -> Tensor:
+        """Return a tensor of numbers that are all drawn."""
+        return self._by_rows(self.elements(shape, random, dtype), random, dtype)
+
+    def fill(self, drawn: Tensor, random: torch.Generator, dtype: torch.dtype) -> Tensor:
+        """Return a large tensor after writing to it a part that is drawn, again and again."""
+        part = self.elements((_PART,), random, dtype).to(drawn.dtype)
+        count, numbers = drawn.numel(), drawn.as_strided((drawn.numel(),), (1,))
+        whole = count // _PART * _PART
+        numbers[:whole].view(-1, _PART).copy_(part)
+        numbers[whole:].copy_(part[: count - whole])
+        return self._by_rows(drawn, random, dtype)
+
+    def _by_rows(self, drawn: Tensor, random: torch.Generator, dtype: torch.dtype) -> Tensor:
+        if self.rows is None:
+            return drawn
+        return drawn.mul_(self.rows(_row_shape(drawn.shape), random, dtype).to(drawn.dtype))
+
+
+DISTRIBUTIONS: dict[str, Distribution] = {
+    "normal": Distribution(_normal),
+    "uniform positive": Distribution(_uniform),
+    "large": Distribution(lambda *drawn: _normal(*drawn).mul_(16)),
+    "huge": Distribution(lambda *drawn: _normal(*drawn).mul_(4096)),
+    "near-zero rows": Distribution(_normal, _row_sizes),
+    "wide range": Distribution(
+        lambda *drawn: _normal(*drawn).mul_(_uniform(*drawn).mul_(12).sub_(8).exp2_())
+    ),
+    "sparse": Distribution(lambda *drawn: _normal(*drawn).mul_(_uniform(*drawn) < 0.2)),
+    "offset": Distribution(lambda *drawn: _normal(*drawn).add_(8)),
+    "constant rows": Distribution(_ones, lambda *drawn: _normal(*drawn).mul_(32)),
 }
-"""How input tensors are drawn, as float32 or wider before they are rounded to their own dtype."""
+"""How input tensors are drawn."""
+
+_PART = 131_071
+"""Numbers that a large tensor repeats, as millions take long to draw: a prime, which no stride is."""
 
 ONLY_FINITE = frozenset({"huge", "constant rows"})
 """Distributions that tell whether NaN or infinity comes up; on them rounding is as large as results."""
@@ -82,12 +119,20 @@ _FEW = 4  # numbers of which one tensor is drawn
 _BESIDE = 4  # units by which numbers differ that are beside others
 
 
-def sample(name: str, inputs: Sequence[Any], *, seed: int = 0, focus: Focus | None = None) -> tuple[Any, ...]:
+def sample(
+    name: str,
+    inputs: Sequence[Any],
+    *,
+    seed: int = 0,
+    focus: Focus | None = None,
+    memory: Memory | None = None,
+) -> tuple[Any, ...]:
     """Return inputs like the given ones, floats and booleans drawn anew; all else is kept.
 
     With a focus, integers are drawn too where any number is valid, and directed distributions aim at
-    what the focus names.
+    what the focus names. With a memory, large tensors lie there until the next ones are drawn.
     """
+    memory = memory or Memory()
     number = [*DISTRIBUTIONS, *DIRECTED, MISSING].index(name)
     floats = [at for at, one in enumerate(tensors_of(inputs)) if one.dtype.is_floating_point]
     lacking = floats[seed % len(floats)] if floats else -1
@@ -128,8 +173,10 @@ def sample(name: str, inputs: Sequence[Any], *, seed: int = 0, focus: Focus | No
         elif name == MISSING:
             drawn = _normal(value.shape, random, wide)
             drawn = _missing(drawn, random) if position == lacking else drawn
+        elif _is_long(value):
+            return DISTRIBUTIONS[name].fill(memory.like(position, value, value.dtype), random, wide)
         else:
-            drawn = DISTRIBUTIONS[name](value.shape, random, wide)
+            drawn = DISTRIBUTIONS[name].draw(value.shape, random, wide)
         return _like(value, drawn.to(value.dtype))
 
     return tuple(draw(value) for value in inputs)
@@ -150,6 +197,12 @@ def beside(drawn: Sequence[Any], *, seed: int) -> tuple[Any, ...]:
         return _like(value, factors.mul_(value).to(value.dtype))
 
     return tuple(tree_map(changed, drawn))
+
+
+def _is_long(value: Tensor) -> bool:
+    """Whether a tensor is made of a part that is repeated: it is in one piece, and no row repeats numbers."""
+    long = value.dtype.itemsize > 1 and value.numel() >= 2 * _PART >= 4 * value.shape[-1]
+    return long and torch.empty_like(value, device="meta").stride() == value.stride()
 
 
 def _like(value: Tensor, drawn: Tensor) -> Tensor:

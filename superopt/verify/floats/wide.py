@@ -9,12 +9,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from superopt.verify.floats.memory import Memory
+
 __all__ = ["Float64", "in_float64", "largest_number"]
 
 Function: TypeAlias = Callable[..., Any]
 
 _ENDLESS = 2.0**60  # larger numbers stand for infinity, as they do in masks
-_LARGE = 2**16  # elements from which memory is used again
 
 
 def in_float64(function: Function) -> Function:
@@ -31,10 +32,10 @@ def in_float64(function: Function) -> Function:
 
 
 class _Widened:
-    """Inputs as float64, large ones in the same memory each time: fresh memory takes longer than a matmul."""
+    """Inputs as float64, large ones in the same memory each time."""
 
     def __init__(self) -> None:
-        self._held: dict[int, Tensor] = {}
+        self._memory = Memory()
 
     def __call__(self, inputs: Any) -> Any:
         leaves, tree = tree_flatten(inputs)
@@ -42,21 +43,16 @@ class _Widened:
 
     def apart(self, made: Any) -> Any:
         """Return what a function makes, copied where it lies in what is used again."""
-        held = {tensor.untyped_storage().data_ptr() for tensor in self._held.values()}
 
         def own(value: Any) -> Any:
-            shared = isinstance(value, Tensor) and value.untyped_storage().data_ptr() in held
-            return value.clone() if shared else value
+            return value.clone() if isinstance(value, Tensor) and self._memory.holds(value) else value
 
         return tree_map(own, made)
 
     def _wide(self, at: int, value: Any) -> Any:
-        if not isinstance(value, Tensor) or not value.dtype.is_floating_point or value.numel() < _LARGE:
+        if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
             return _double(value)
-        held = self._held.get(at)
-        if held is None or held.shape != value.shape or held.device != value.device:
-            held = self._held[at] = torch.empty_like(value, dtype=torch.float64)
-        return held.copy_(value)
+        return self._memory.like(at, value, torch.float64).copy_(value)
 
 
 class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
