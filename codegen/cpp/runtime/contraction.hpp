@@ -2,48 +2,79 @@
 
 namespace superopt {
 
-// A block of the packed operand: positions of the sum, and columns. A block of this size stays in the second cache.
+// A block of an operand: positions of the sum, and columns. A block of this size stays in the second cache.
 constexpr index_t deep = 256, deeper = 1024, broad = 256;
 
 constexpr index_t few = 16;  // rows of A, for which nothing of B is copied
 
-// Many rows: blocks of B that fit the second cache are packed, and all rows are multiplied with each. Meanwhile the rows
-// of the block that comes next are fetched: packing is done before the memory has brought them.
+// A block of B that is packed: in one go, or a few rows at a time while another block is read.
+template <class B>
+struct PackedBlock {
+    Matrix<B> from;
+    index_t depth, breadth;
+    float* panels;
+    index_t packed = 0;  // rows
+
+    bool is_fetched() const { return sizeof(B) == sizeof(float) && from.column == 1; }
+
+    // Rows that come so much later than the next one, as `panel_rows` fetches them.
+    Matrix<float> later(index_t rows, Matrix<float> others) const {
+        if constexpr (sizeof(B) == sizeof(float))
+            if (is_fetched() && packed + rows < depth) return from.at(packed + rows, 0);
+        return others;
+    }
+    void pack(index_t rows, bool fetched = false) {
+        const index_t first = packed;
+        if (first == depth) return;
+        packed = from.column == 1 ? least(first + rows, depth) : depth;  // columns are read in whole lines
+        if (from.column != 1)
+            pack_panels<panel_width>(depth, breadth, from, panels);
+        else if (fetched)
+            pack_rows<panel_width, 0>(depth, first, packed, breadth, from, panels);
+        else
+            pack_rows<panel_width, 8>(depth, first, packed, breadth, from, panels);
+    }
+};
+
+// Many rows: blocks of B are packed and all rows are multiplied with each. Where packing would take a good part of the
+// time, the next block is fetched and packed meanwhile, a few of its rows after each few rows of products.
 template <class B>
 inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
                             index_t c_row) {
-    constexpr index_t some = 48;
+    const bool meanwhile = registers == 32 ? m_count > 20 && m_count <= 160 : m_count <= 80;
+    const index_t side = meanwhile ? 128 : 256, tall = meanwhile ? 6 : most(m_count, 1);
+    const index_t padded = (least(side, n_count) + panel_width - 1) / panel_width * panel_width;
+    const index_t size = padded * (least(side, k_count) + 1), groups = (m_count + tall - 1) / tall;
     Scratch scratch;
-    const index_t padded = (least(broad, n_count) + panel_width - 1) / panel_width * panel_width;
-    float* const panels = scratch.floats((least(deep, k_count) + 1) * padded);
-    for (index_t k = 0; k < k_count; k += deep) {
-        const index_t depth = least(deep, k_count - k);
+    float* const panels = scratch.floats(size);
+    float* const others = meanwhile ? scratch.floats(size) : panels;
+    const auto block_at = [&](index_t k, index_t n, float* to) {
+        const index_t depth = most(least(side, k_count - k), 0);
+        return PackedBlock<B>{depth > 0 ? b.at(k, n) : b, depth, least(side, n_count - n), to};
+    };
+    PackedBlock<B> block = block_at(0, 0, panels);
+    for (index_t k = 0; k < k_count; k += side) {
         Scratch inner;
         // Rows that lie far apart would compete for the same lines of the second cache.
         const bool stays = a.column == 1 && (m_count <= 2 * few || n_count <= broad);
-        const Matrix<float> rows = stays ? a.at(0, k) : packed(m_count, depth, a.at(0, k), inner);
-        for (index_t n = 0; n < n_count; n += broad) {
-            const index_t breadth = least(broad, n_count - n);
-            const bool ends = n + breadth >= n_count;
-            const index_t next_k = ends ? k + depth : k, next_n = ends ? 0 : n + breadth;
-            index_t fetched = 0, left = least(deep, k_count - next_k);
-            const auto next_rows = [&](index_t height, Matrix<float> own) {
-                if constexpr (sizeof(B) == sizeof(float))
-                    if (b.column == 1 && left > 0) {
-                        const Matrix<B> next = b.at(next_k + fetched, next_n);
-                        fetched += height, left -= height;
-                        return next;
-                    }
-                return own;
-            };
-            pack_panels<panel_width>(depth, breadth, b.at(k, n), panels);
-            for (index_t j = 0; j < breadth; j += panel_width)
-                for (index_t m = 0; m < m_count; m += some) {
-                    const index_t height = least(some, m_count - m);
+        const Matrix<float> rows = stays ? a.at(0, k) : packed(m_count, block.depth, a.at(0, k), inner);
+        for (index_t n = 0; n < n_count; n += side) {
+            block.pack(block.depth);  // what is left of it
+            const bool ends = n + side >= n_count;
+            PackedBlock<B> next = block_at(ends ? k + side : k, ends ? 0 : n + side, block.panels == panels ? others : panels);
+            const index_t pieces = groups * ((block.breadth + panel_width - 1) / panel_width);
+            const index_t piece = (next.depth + pieces - 1) / pieces;
+            for (index_t j = 0; j < block.breadth; j += panel_width)
+                for (index_t m = 0, left = groups; left > 0; --left) {
+                    const index_t height = (m_count - m + left - 1) / left;
                     const Matrix<float> own = rows.at(m, 0);
-                    panel_rows(height, depth, own, next_rows(height, own), panels + j * (depth + 1),
-                               least(panel_width, breadth - j), c + m * c_row + n + j, c_row);
+                    panel_rows(height, block.depth, own, meanwhile ? next.later(piece, own) : own,
+                               block.panels + j * (block.depth + 1), least(panel_width, block.breadth - j),
+                               c + m * c_row + n + j, c_row);
+                    if (meanwhile) next.pack(piece, next.is_fetched() && piece <= tall);
+                    m += height;
                 }
+            block = next;
         }
     }
 }
@@ -102,11 +133,6 @@ inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, M
             return Matrix<float>{copied, row, 1};
         }
     };
-    const auto next_of_b = [&](index_t k, index_t n, Matrix<float> own) {
-        if constexpr (sizeof(B) == sizeof(float))
-            if (n < n_count) return b.at(k, n).turned();
-        return own;  // the copy fetches what it reads next
-    };
     for (index_t m = 0; m < m_count; m += broad)
         for (index_t k = 0; k < k_count; k += deeper, panels += kept ? block : 0) {
             const index_t breadth = least(broad, m_count - m), depth = least(deeper, k_count - k);
@@ -119,8 +145,7 @@ inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, M
                 for (index_t i = 0; i < depth; i += step) {
                     const index_t length = least(step, depth - i);
                     const Matrix<float> rows = rows_of_b(k + i, n, height, length);
-                    const bool ends = i + length >= depth;
-                    const Matrix<float> next = next_of_b(ends ? k : k + i + length, ends ? n + height : n, rows);
+                    const Matrix<float> next = sizeof(B) == sizeof(float) ? rows.at(tallest, 0) : rows;
                     for (index_t j = 0; j < padded; j += panel_width)
                         panel_rows(height, length, rows, next, panels + j * (depth + 1) + i * panel_width,
                                    least(panel_width, padded - j), turned + j, padded);

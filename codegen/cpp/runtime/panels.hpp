@@ -82,28 +82,38 @@ Matrix<float> packed(index_t rows, index_t columns, Matrix<T> from, Scratch& scr
     return {to, columns, 1};
 }
 
-// A copy in fp32 as panels of WIDTH columns, row after row in each, so that what is read together lies together.
+// The place of an element in panels of WIDTH columns, row after row in each, so that what is read together lies together.
 // Panels are a row longer than needed: else they would compete for the same lines of the cache.
-template <int WIDTH, class T>
-void pack_panels(index_t rows, index_t columns, Matrix<T> from, float* to) {
-    const auto at = [&](index_t i, index_t j) { return to + (j / WIDTH * (rows + 1) + i) * WIDTH + j % WIDTH; };
-    if (from.row == 1 && from.column != 1) {  // few columns at a time, so that the cache keeps the lines that are read further
-        for (index_t j = 0; j < columns; j += lanes)
-            for (index_t i = 0; i < rows; i += lanes) {
-                const index_t height = least(lanes, rows - i), width = least(lanes, columns - j);
-                transposed(
-                    width, height, [&](index_t v) INLINE { return load(from.at(i, j + v).data, 1, height); },
-                    [&](index_t v, Vec row) INLINE { store(at(i + v, j), row); });
-            }
-        return;
-    }
-    for (index_t i = 0; i < rows; ++i) {
-        const T* const ahead = from.at(least(i + 8, rows - 1), 0).data;  // rows are too short for the hardware to prefetch
+template <int WIDTH>
+INLINE inline index_t panel_place(index_t rows, index_t i, index_t j) {
+    return (j / WIDTH * (rows + 1) + i) * WIDTH + j % WIDTH;
+}
+
+// Some of the rows that become panels in fp32. Those that come so much LATER are fetched: the hardware does not guess
+// rows that are so short.
+template <int WIDTH, int LATER, class T>
+inline void pack_rows(index_t rows, index_t first, index_t last, index_t columns, Matrix<T> from, float* to) {
+    for (index_t i = first; i < last; ++i) {
+        const T* const ahead = from.at(least(i + LATER, rows - 1), 0).data;
         along(columns, [&](index_t j, auto count, int) INLINE {
-            __builtin_prefetch(ahead + j * from.column);
-            store(at(i, j), load(from.at(i, j).data, from.column, count));
+            if constexpr (LATER > 0) __builtin_prefetch(ahead + j * from.column);
+            store(to + panel_place<WIDTH>(rows, i, j), load(from.at(i, j).data, from.column, count));
         });
     }
+}
+
+// A copy in fp32 as panels.
+template <int WIDTH, class T>
+void pack_panels(index_t rows, index_t columns, Matrix<T> from, float* to) {
+    if (from.row != 1 || from.column == 1) return pack_rows<WIDTH, 8>(rows, 0, rows, columns, from, to);
+    // Few columns at a time, so that the cache keeps the lines that are read further.
+    for (index_t j = 0; j < columns; j += lanes)
+        for (index_t i = 0; i < rows; i += lanes) {
+            const index_t height = least(lanes, rows - i), width = least(lanes, columns - j);
+            transposed(
+                width, height, [&](index_t v) INLINE { return load(from.at(i, j + v).data, 1, height); },
+                [&](index_t v, Vec row) INLINE { store(to + panel_place<WIDTH>(rows, i + v, j), row); });
+        }
 }
 
 // C += the transpose of what was computed.
@@ -124,8 +134,8 @@ inline void add_turned(index_t rows, index_t columns, const float* from, index_t
 constexpr int panel_vectors = registers == 32 ? 4 : 2;
 constexpr int panel_width = panel_vectors * lanes;
 
-// ROWS x VECTORS sums of rows of A, which lie along the sum, and of a panel stay in registers while k runs. The rows
-// that come next are fetched into the second cache: the hardware does not guess them where they are a page apart.
+// ROWS x VECTORS sums of rows of A, which lie along the sum, and of a panel stay in registers while k runs. As many rows
+// that are read later are fetched into the second cache: the hardware does not guess them where they are a page apart.
 template <int ROWS, int VECTORS>
 inline void panel_block(index_t k_count, const float* a, index_t a_row, Matrix<float> next, const float* panel,
                         index_t count, float* c, index_t c_row) {
@@ -174,15 +184,17 @@ inline void panel_some(index_t rows, index_t k_count, Matrix<float> a, Matrix<fl
     if constexpr (ROWS > 1) panel_some<ROWS - 1, VECTORS>(rows, k_count, a, next, panel, count, c, c_row);
 }
 
-// All rows meet a panel, in equal blocks that fill the registers; `next` are read afterwards. The first cache has room
-// for a line of each of eight rows that lie a page apart, as they often do, and not of more.
+// The first cache has room for a line of each of eight rows that lie a page apart, as they often do, and not of more.
+constexpr int tallest = 8;
+
+// All rows meet a panel, in equal blocks that fill the registers. For each row, one of `next` is fetched.
 template <int VECTORS = panel_vectors>
 void panel_rows(index_t m_count, index_t k_count, Matrix<float> a, Matrix<float> next, const float* panel,
                 index_t columns, float* c, index_t c_row) {
     if constexpr (VECTORS > 1)
         if (columns <= (VECTORS - 1) * lanes)
             return panel_rows<VECTORS - 1>(m_count, k_count, a, next, panel, columns, c, c_row);
-    constexpr int tall = registers == 16 || VECTORS == 4 ? 6 : 8;
+    constexpr int tall = registers == 16 || VECTORS == 4 ? 6 : tallest;
     const index_t count = columns - (VECTORS - 1) * lanes;
     for (index_t m = 0, blocks = (m_count + tall - 1) / tall; blocks > 0; --blocks) {
         const index_t rows = (m_count - m + blocks - 1) / blocks;
