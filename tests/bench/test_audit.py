@@ -120,6 +120,7 @@ def test_kernels_are_as_they_were(name, tmp_path):
     assert code == int(any(set(one["findings"]) - set(one.get("exceptions", ())) for one in now["kernels"]))
 
 
+@pytest.mark.slow
 def test_faulty_kernels_get_other_configurations_or_their_candidates_go(tmp_path, capsys):
     plans, out = tmp_path / "plans", tmp_path / "audit.json"
     plans.mkdir()

@@ -103,6 +103,7 @@ def test_a_plan_that_is_no_plan_is_told(tmp_path: Path) -> None:
 # -- the whole, on the CPU
 
 
+@pytest.mark.slow
 def test_a_plan_is_made_without_a_gpu(tmp_path: Path) -> None:
     case = Case("rmsnorm", "decode", "decode-8", {"M": 8, "K": 128})
     data = make_plan(case, "f16", "cuda:90")

@@ -61,6 +61,7 @@ def test_sanitizers(name: str) -> None:
     clean("-c", SCRIPT, str(FOLDER), name)
 
 
+@pytest.mark.slow
 def test_a_tuned_configuration() -> None:
     clean(str(FOLDER / "sanitized.py"), "softmax", "f32", "1")
 

@@ -112,6 +112,7 @@ def test_a_plan_is_kept_with_what_the_compiler_said(
         assert compiled
 
 
+@pytest.mark.slow
 def test_a_plan_that_was_measured_keeps_the_best_few(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
     options = replace(PLAN, cache=True, measure=True, seconds=0.4, torch_compile=False, guarded=False)
@@ -126,6 +127,7 @@ def test_a_plan_that_was_measured_keeps_the_best_few(monkeypatch: pytest.MonkeyP
     assert again.regions[0].dropped == ()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compiled_stays_so_in_the_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -357,6 +359,7 @@ def test_a_command_writes_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture, 
     assert data["source"] == {"workload": "gated-mlp", "sizes": {"M": 4, "K": 64, "N": 64}}
 
 
+@pytest.mark.slow
 def test_programs_cut_in_parts(quick, random, in_use, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr(superopt.driver.run, "_TOO_MANY_REDUCTIONS", 1)
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))

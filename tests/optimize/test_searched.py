@@ -102,6 +102,7 @@ def test_another_target_needs_no_search_and_gets_the_same_plan(
     assert "search records" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_name_of_the_function_does_not_matter(cache: Cache, searches: list[str]) -> None:
     superopt.optimize(norm_linear, *INPUTS, options=PLAN)
     best = superopt.optimize(under_another_name, *INPUTS, options=replace(PLAN, target="cuda:90"))

@@ -39,7 +39,7 @@ def answers(target, dtype, device, *names):
         pytest.param("cpp", "bf16", marks=SLOW),
     ],
 )
-@pytest.mark.parametrize("half", ["even", "odd"])
+@pytest.mark.parametrize("half", [pytest.param("even", marks=SLOW), "odd"])
 def test_no_worse_than_pytorch(target, dtype, half):
     found = answers(target, dtype, "-", half)
     for answer in found:
@@ -53,7 +53,7 @@ def test_no_worse_than_pytorch(target, dtype, half):
     assert running == {answer["name"] for answer in found if answer["shifted"]}
 
 
-@pytest.mark.parametrize("name", ["causal", "cross-entropy", "sink"])
+@pytest.mark.parametrize("name", ["causal", pytest.param("cross-entropy", marks=SLOW), "sink"])
 def test_on_this_machine(name):
     for answer in answers("cpp", "f32", "-", name):
         assert not answer["wrong"], answer
@@ -63,7 +63,8 @@ def test_on_this_machine(name):
 ONE_PASS_AT_SCALE = ["causal", "cross-entropy", "log-sum-exp", "differential"]
 
 
-LONG = {"cross-entropy", "padded", "sink"}  # that the interpreter takes long for
+# The interpreter takes long for them.
+LONG = {"cross-entropy", "log-sum-exp", "differential", "padded", "sink"}
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def test_no_proof_is_begun_after_the_time_of_all(monkeypatch: pytest.MonkeyPatch
     assert all(how["end"] <= start + 1 for how in tried)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [False, True])
 def test_trials_judged_one_by_one_tell_the_same(monkeypatch: pytest.MonkeyPatch, wrong: bool) -> None:
     head = "graph two\naxes a=3 b=4\nin x: f32[a, b]\nin y: f32[a, b]\n"

@@ -108,6 +108,7 @@ def test_fewer_products_make_no_nan_of_infinite_images(name: str, kind: str) -> 
     assert bool(exact.isinf().any()) == (kind == "infinite")
 
 
+@pytest.mark.slow
 def test_what_contracts_windows_is_compiled_once_for_all_tiles(tmp_path: Path) -> None:
     """Compiling it takes most of the time that a kernel takes, and tuning compiles many kernels."""
     case = case_of("one axis")

@@ -18,7 +18,8 @@ def loaded(vectors: str) -> ctypes.CDLL:
     return library(FLAGS[vectors])
 
 
-ALL = ["native", "128 bits", pytest.param("256 bits", marks=pytest.mark.slow)]  # to compile one takes long
+# To compile one takes long.
+ALL = [one if one == "native" else pytest.param(one, marks=pytest.mark.slow) for one in FLAGS]
 
 
 @pytest.mark.parametrize("vectors", ALL)

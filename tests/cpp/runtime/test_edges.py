@@ -176,7 +176,13 @@ extern "C" void halves() { all<bf16>(); }
 )
 
 
-@pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS.keys())
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(one, id=name, marks=pytest.mark.slow if name == "256 bits" else ())
+        for name, one in FLAGS.items()
+    ],
+)
 @pytest.mark.parametrize("kind", ["floats", "halves"])
 def test_panels_hold_what_windows_read(kind: str, flags: tuple[str, ...]) -> None:
     library = ctypes.CDLL(str(compile_source(CppSource("panels", PANELS, ()), flags=("-O2", *flags))))

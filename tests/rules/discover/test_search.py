@@ -172,10 +172,11 @@ def three() -> Discovery:
     return discover(default_setting(3, JOINING), 3, explore)
 
 
-def test_all_rules_are_proven(two: Discovery, three: Discovery) -> None:
-    for found in (two, three):
-        assert {proof.status for _, proof in found.rules} == {"proven"}
-        assert len({rule.name for rule, _ in found.rules}) == len(found.rules) > 5
+@pytest.mark.parametrize("size", ["two", pytest.param("three", marks=pytest.mark.slow)])
+def test_all_rules_are_proven(size: str, request: pytest.FixtureRequest) -> None:
+    rules = request.getfixturevalue(size).rules
+    assert {proof.status for _, proof in rules} == {"proven"}
+    assert len({rule.name for rule, _ in rules}) == len(rules) > 5
 
 
 KNOWN_OF_TWO = [
@@ -216,6 +217,7 @@ def test_known_rules_of_two_operators_are_found_or_follow(text: str, two: Discov
     assert "special case" in reason or "follows" in reason, reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", KNOWN_OF_THREE)
 def test_known_rules_of_three_operators_are_found_or_follow(text: str, three: Discovery) -> None:
     reason = why(parse_rule(text), [rule for rule, _ in three.rules], 4)
@@ -231,6 +233,7 @@ def test_known_rules_of_convolutions_are_found_or_follow() -> None:
         assert "special case" in reason or "follows" in reason, (text, reason)
 
 
+@pytest.mark.slow
 def test_a_joint_rule_is_found(three: Discovery) -> None:
     joint = [rule for rule, _ in three.rules if len(rule.left) == 2]
     assert len(joint) == three.counts["joint"] > 0

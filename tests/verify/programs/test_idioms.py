@@ -102,7 +102,7 @@ def test_no_published_equation_is_refuted(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    "numbers", [range(at, at + 60) for at in range(0, 600, 60)], ids=lambda one: f"{one[0]}"
+    "numbers", [range(at, at + 60) for at in range(0, 300, 60)], ids=lambda one: f"{one[0]}"
 )
 def test_no_verdict_on_random_programs_is_wrong(numbers: range) -> None:
     for answer in ask_random(numbers, SEED, largest=12):  # about every third
