@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import fx
 
 from superopt.backend.cache import keep, known_decision, narrower_decision
+from superopt.backend.checks.elsewhere import COMPILING_S
 from superopt.backend.checks.recalled import rechecked
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.mode import mode_of
@@ -140,6 +141,15 @@ def _share(
         each = (_SEARCHED * _longest(took) if search else _LATER * min(took)) if took else 0.0
         return ledger.left_s < heavy[digest] * each
 
+    def doubts() -> dict[str, float]:
+        return {digest: race.doubt_us * len(alike[digest]) for digest, race in races.items()}
+
+    def spoils(digest: str, gain_us: float) -> bool:
+        """Whether a region's turn would take the time of a race that waits, and that may gain more."""
+        turn_s = heavy[digest] * _LATER * min(took, default=0.0)
+        fits = ledger.left_s - turn_s >= COMPILING_S
+        return not fits and ledger.left_s >= COMPILING_S and max(doubts().values()) > gain_us
+
     def note(digest: str, tried: Decision) -> None:
         """Note what is taken."""
         nonlocal taken
@@ -162,7 +172,7 @@ def _share(
             before_s, left_s = ledger.spent_s, ledger.left_s
             if digest == alone:
                 turn_s = left_s
-            elif is_late(digest, search=search):
+            elif is_late(digest, search=search) or (not search and spoils(digest, gains[digest])):
                 turn_s = 0.0
             else:
                 later = 0 if search else sum(not races[one].settled for one in order[at + 1 :])
@@ -171,8 +181,8 @@ def _share(
             note(digest, races[digest].tried(turn_s, first_runs, search=search, patient=patient))
             if not search and ledger.spent_s > before_s:
                 took.append((ledger.spent_s - before_s) / heavy[digest])
-        doubts = {digest: race.doubt_us * len(alike[digest]) for digest, race in races.items()}
-        for digest in sorted(filter(doubts.__getitem__, doubts), key=lambda one: -doubts[one]):
+        waits = doubts()
+        for digest in sorted(filter(waits.__getitem__, waits), key=lambda one: -waits[one]):
             note(digest, races[digest].confirmed(ledger.left_s))
 
 

@@ -168,3 +168,19 @@ def test_who_waits_for_inductors_code_lets_others_try_first(
     kinds = [kind for kind, _ in had]
     assert kinds == ["tried"] * count + ["confirmed"] * count + ["searched"] * count + ["confirmed"] * count
     assert [one for kind, one in had[count : 2 * count]] == sorted(rows)  # the largest doubts come first
+
+
+@pytest.mark.usefixtures("no_guard")
+@pytest.mark.parametrize(("doubt_us", "begun"), [(100.0, False), (1.0, True)])
+def test_no_region_takes_the_time_of_a_race_that_may_gain_more(
+    doubt_us: float, begun: bool, monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    """Of 9 seconds three are left: enough for a race with Inductor's code, but for no region before it."""
+    promise(monkeypatch, {6: 3e6, 4: 2e6, 2: 10.0}.__getitem__)
+    monkeypatch.setattr(
+        RegionRace, "doubt_us", property(lambda self: doubt_us if rows_of(self) == 6 else 0.0)
+    )
+    monkeypatch.setattr(RegionRace, "confirmed", lambda self, seconds: self.blank)
+    had = turns(monkeypatch, target, 9.0, takes=lambda had: 3.0 if had[-1].seconds else 0.0)
+    assert [one.rows for one in had if not one.search] == [6, 4, 2]
+    assert [one.seconds > 0 for one in had if not one.search] == [True, True, begun]
