@@ -5,8 +5,9 @@ join a bias to a product. So the first compilation of a graph ends with a few ca
 that it was compiled for, and the graph stays uncompiled where that is surely faster. The verdict is kept
 until better kernels are found: later starts obey it, and compile nothing where eager PyTorch has won.
 
-A graph is raced only if a call of it leaves no trace: not if it writes into an input, talks to another
-process, or calls an operator of the user's.
+A graph is raced only if a call of it leaves no trace: not if it writes into an input, be it through `.data`,
+talks to another process, or calls an operator of the user's. Sizes that are symbols are plain numbers in the
+race: to compute with them would fix them for every later call.
 """
 
 import logging
@@ -82,7 +83,7 @@ class Uncompiled:
         key = key_of("plan", **{**seen.parts, "options": told, **pick_target("cpu").key_parts()})
         graph = fx.Graph()
         graph.output(graph.graph_copy(module.graph, {}))
-        return cls(fx.GraphModule(module, graph).forward, inputs, ledger, key)
+        return cls(fx.GraphModule(module, graph).forward, [*map(_as_number, inputs)], ledger, key)
 
     @property
     def speed(self) -> float | None:
@@ -154,9 +155,13 @@ class Uncompiled:
             return False
         with torch.inference_mode(False):  # tensors of that mode do not count what is written to them
             copies = [_copied(one) if isinstance(one, Tensor) else one for one in self.inputs]
-            before = [one._version for one in copies if isinstance(one, Tensor)]
+            written = [one for one in copies if isinstance(one, Tensor)]
+            before = [one._version for one in written]
             self.run(*copies)
-        return before == [one._version for one in copies if isinstance(one, Tensor)]
+            if before != [one._version for one in written]:
+                return False
+            # Not all that writes is counted: `x.data` has a count of its own, and running statistics have none.
+            return all(map(_is_same, written, tensors))
 
 
 def _seconds_of(call: Program) -> float:
@@ -170,8 +175,23 @@ def _copied(tensor: Tensor) -> Tensor:
     return copied
 
 
+def _as_number(value: Any) -> Any:
+    """Return a size that is a symbol as the number that it was when the graph was traced."""
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return value.node.hint
+    return value
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether tensors hold the same numbers."""
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
 def _is_plain(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
-    """Whether a graph may be run once more on such inputs, on a CPU, and leave no trace."""
+    """Whether a graph may be run once more on such inputs, on a CPU, and leave no trace.
+
+    What is written to a tensor that is no input would not be seen.
+    """
     known = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
     for one in inputs:
         plain = type(one) in (Tensor, Parameter) and one.device.type == "cpu" and one.layout == torch.strided
@@ -179,7 +199,17 @@ def _is_plain(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
             return False
     return all(
         _leaves_no_trace(node.target) for node in module.graph.nodes if node.op == "call_function"
-    ) and not any(node.op == "call_module" for node in module.graph.nodes)
+    ) and not any(
+        node.op == "call_module" or (node.op == "get_attr" and _is_tensor(module, str(node.target)))
+        for node in module.graph.nodes
+    )
+
+
+def _is_tensor(module: fx.GraphModule, name: str) -> bool:
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return isinstance(found, Tensor)
 
 
 def _leaves_no_trace(function: Any) -> bool:

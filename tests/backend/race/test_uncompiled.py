@@ -128,7 +128,16 @@ def test_a_slow_call_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert races == []
 
 
-@pytest.mark.parametrize("function", [writes, writes_through_a_view])
+def writes_uncounted(x: torch.Tensor) -> torch.Tensor:
+    x.data.mul_(2)
+    return x.sum()
+
+
+def writes_statistics(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.batch_norm(torch.randn(5, 4), x[0], x[1], training=True)
+
+
+@pytest.mark.parametrize("function", [writes, writes_through_a_view, writes_uncounted, writes_statistics])
 def test_what_writes_to_an_input_is_left_alone(
     monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]
 ) -> None:
@@ -223,6 +232,21 @@ def test_it_runs_in_each_mode_and_at_changing_sizes(monkeypatch: pytest.MonkeyPa
             x = torch.randn(rows, 4)
             torch.testing.assert_close(program(x), MODULE(x))
     assert races
+
+
+def test_sizes_that_are_symbols_stay_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+    races, compiled = race(monkeypatch, 0.9), unchanged(monkeypatch)
+    program = torch.compile(MODULE, backend="superopt")
+    with torch.no_grad():
+        for rows in (2, 3, 5, 7, 9):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(program(x), MODULE(x))
+    assert (len(compiled), len(races)) == (2, 2), "once for the first size, and once for all others"
+    torch._dynamo.reset()
+    x = torch.randn(6, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    with torch.no_grad():
+        program(x)
 
 
 def test_one_switch_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
