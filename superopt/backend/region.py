@@ -56,6 +56,8 @@ class Region:
 
 def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
     """Return a subgraph as algebra, or raise SuperoptError where it is none."""
+    if not subgraph.hints().keys() >= set(subgraph.symbols):
+        raise SuperoptError("a size of its inputs depends on data")
     traced = traced_algebra(subgraph, subgraph.example())
     program = traced.program
     goal = program.regions[0].graph

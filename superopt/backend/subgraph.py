@@ -74,12 +74,16 @@ class Subgraph:
         return tuple(found)
 
     def hints(self) -> dict[sympy.Symbol, int]:
-        """Return the size of every symbol when the graph was traced."""
+        """Return the size of every symbol when the graph was traced, also of one in `s0 + 10` alone."""
         found: dict[sympy.Symbol, int] = {}
         for node in self.inputs:
-            for size in value_of(node).shape:
-                if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
-                    found[size.node.expr] = hint_of(size)
+            value = value_of(node)
+            for size in (*value.shape, *value.stride()):
+                if isinstance(size, torch.SymInt):
+                    known = _known_sizes(size.node.shape_env)
+                    free = size.node.expr.free_symbols & known.keys()
+                    for symbol in sorted(free, key=lambda one: (known[one], str(one))):
+                        found.setdefault(symbol, int(known[symbol]))
         return found
 
 
@@ -356,6 +360,12 @@ def _number(value: Any, sizes: Mapping[sympy.Symbol, int]) -> int:
     if not found.is_Integer:
         return hint_of(value)
     return int(found)
+
+
+def _known_sizes(sizes: Any) -> Mapping[sympy.Symbol, Any]:
+    """Return the number of each symbol when the graph was traced, by either name that PyTorch has for them."""
+    found: Mapping[sympy.Symbol, Any] = getattr(sizes, "backed_var_to_val", None) or sizes.var_to_val
+    return found
 
 
 def _symbols(value: Tensor) -> set[sympy.Symbol]:

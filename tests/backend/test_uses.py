@@ -178,3 +178,22 @@ def test_a_number_that_is_a_symbol_leaves_the_rest_of_a_region(place: str, taken
             close(compiled(data(number), number), shifted(data(number), number))
     assert names_of(host) == ["aten.mm.default, aten.tanh.default, aten.mm.default"]
     assert len(host.graphs) == host.calls == 1
+
+
+@pytest.mark.parametrize("kind", ["a row", "a number", "all of it"])
+def test_a_size_that_is_a_sum_with_a_symbol_is_no_fixed_size(kind: str, taken: list[Decision]) -> None:
+    """No input of the region has the symbol by itself as its size."""
+    inner, prefix = Mlp(torch.tanh, bias=False), torch.randn(1, 10, WIDTH)
+
+    def prompted(x: Tensor) -> Tensor:
+        found = torch.cat([prefix, x], 1).sort(1).values
+        if kind == "a row":
+            return inner(found[:, -1])
+        return inner(found) / (found.shape[1] if kind == "a number" else 1)
+
+    compiled = torch.compile(prompted, backend=Host(), dynamic=True)
+    with torch.no_grad():
+        for rows in (20, 33, 5):
+            x = torch.randn(1, rows, WIDTH)
+            close(compiled(x), prompted(x))
+    assert kind != "all of it" or taken
