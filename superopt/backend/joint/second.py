@@ -24,7 +24,10 @@ log = logging.getLogger("superopt")
 _CALL = "superopt_call"  # what a node of autograd was called with
 _DEVICES = ("cpu", "cuda")
 # What PyTorch says of a step that changes its inputs, or whose results share memory with others.
-_SHARED = ("num_mutated_inp_runtime_indices", "num_outputs_aliased", "num_intermediate_bases")
+_SHARED = (
+    *("num_mutated_inp_runtime_indices", "num_mutated_graph_handled_indices"),
+    *("num_outputs_aliased", "num_intermediate_bases"),
+)
 
 
 @dataclass(frozen=True, slots=True)
