@@ -39,7 +39,7 @@ __all__ = ["Partitioner"]
 
 log = logging.getLogger("superopt")
 
-_FORM = 3  # of what is kept of a decision
+_FORM = 4  # of what is kept of a decision
 _MORE_TIME = 0.05  # of a step, that less memory may take
 _DOUBT = 2.0  # how often the time that is expected must find room in it, where only a prediction tells
 _SHARE = 0.5  # of the bytes that PyTorch keeps, which "balanced" is to reach
@@ -121,15 +121,16 @@ class _Outcome:
 
     choice: _Choice | None
     why: str
+    settled: bool = True  # whether more time would tell no more
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
-        choice = self.choice
+        choice, told = self.choice, {"why": self.why, "settled": self.settled}
         if choice is None:
-            return {"kept": [], "turns": None, "why": self.why}
+            return {"kept": [], "turns": None, **told}
         names = sorted(node.name for node in choice.kept.kept) if choice.tagged is not None else []
         turns = choice.turns.to_json() if choice.turns is not None else None
-        return {"kept": names, "turns": turns, "why": self.why}
+        return {"kept": names, "turns": turns, **told}
 
 
 class Partitioner(CustomPartitionerFn):
@@ -152,11 +153,12 @@ class Partitioner(CustomPartitionerFn):
     def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[Any], **told: Any) -> Split:
         """Choose what is kept, and split the graph; a fault of ours leaves the choice to PyTorch."""
         keep_readers_of_changed(gm.graph)
-        before = tags(gm.graph)
+        graph, before = gm.graph, tags(gm.graph)
         try:
             self._choose(gm, told)
         except Exception as error:
-            untag(gm.graph, before)
+            gm.graph = graph  # by now it may be a copy, whose tags are not known
+            untag(graph, before)
             log.warning("what a backward pass keeps is left to PyTorch: %s", kind_and_line(error))
         made = split(gm, joint_inputs, told)
         if _is_ours(gm.graph):
@@ -190,12 +192,13 @@ class Partitioner(CustomPartitionerFn):
             base = _Joint.of(whole, told, target)
         elif joint.theirs.bytes < limits().kept_bytes:
             return
-        timed = (self.ledger.options.budget_s or 0.0) >= limits().step_budget_s
-        key = _key(gm.graph, memory, told, target, timed=timed)
+        key = _key(gm.graph, memory, told, target, timed=self._timed)
         outcome = self._recalled(key, joint, base, turned)
-        if outcome is None:
+        if outcome is None or (self._has_time and not outcome.settled):
+            short = self._timed and not self._has_time
             with self.ledger.spending():
                 outcome = alone(lambda: self._decided(joint, base, turned, target))
+            outcome = replace(outcome, settled=outcome.settled and not short)
             if self.ledger.options.cache:
                 Cache.open().put(key, Record(outcome.to_json(), "backend"))
         choice = outcome.choice
@@ -207,19 +210,30 @@ class Partitioner(CustomPartitionerFn):
         if choice is not None and choice.tagged is not None:
             choice.tagged.tag({})
 
+    @property
+    def _timed(self) -> bool:
+        """Whether the budget is large enough to compile and race a step."""
+        return (self.ledger.options.budget_s or 0.0) >= limits().step_budget_s
+
+    @property
+    def _has_time(self) -> bool:
+        """Whether enough of the budget is left for that."""
+        return self._timed and self.ledger.left_s >= limits().step_budget_s
+
     def _recalled(self, key: Key, joint: _Joint, base: _Joint, turned: Turned | None) -> _Outcome | None:
         record = Cache.open().get(key) if self.ledger.options.cache else None
         names = record.data.get("kept") if record is not None else None
         if record is None or not isinstance(names, list):
             return None
         why, data = str(record.data.get("why")), record.data.get("turns")
+        settled = record.data.get("settled") is True
         turns = Turns.read(turned.found.plan.goal, data) if turned is not None and data is not None else None
         if turns is None:
             joint = base
         if not names:
-            return _Outcome(_Choice(joint, joint.theirs, turns) if turns is not None else None, why)
+            return _Outcome(_Choice(joint, joint.theirs, turns) if turns is not None else None, why, settled)
         kept = joint.choices.of({node for node in joint.choices.passes.early if node.name in names})
-        return _Outcome(_Choice(joint, kept, turns), why)
+        return _Outcome(_Choice(joint, kept, turns), why, settled)
 
     def _decided(self, joint: _Joint, base: _Joint, turned: Turned | None, target: Target) -> _Outcome:
         """Return what is kept, and in which turns a part is computed."""
@@ -256,8 +270,7 @@ class Partitioner(CustomPartitionerFn):
         None where time is short.
         """
         options = self.ledger.options
-        timed = (options.budget_s or 0.0) >= limits().step_budget_s
-        if not tried or not timed or self.ledger.left_s < limits().step_budget_s:
+        if not tried or not self._has_time:
             return None
         first = tried[0]
         if turned is not None and turned.found.share >= _ALL and first.turns and first.tagged is None:
@@ -286,7 +299,9 @@ class Partitioner(CustomPartitionerFn):
             told = f"the step has {speed:.2f} times Inductor's speed"
             if speed >= least:
                 return _Outcome(one, told)
-        return _Outcome(None, f"{told} with it" if told else "no time to race the step")
+        if not told:
+            return _Outcome(None, "no time to race the step", settled=False)
+        return _Outcome(None, f"{told} with it")
 
     def _note(self, base: _Joint, outcome: _Outcome) -> None:
         """Add what was decided to the ledger."""

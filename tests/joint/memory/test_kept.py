@@ -200,7 +200,25 @@ def test_more_random_modules(memory: str | int) -> None:
 @pytest.mark.parametrize("memory", ["fast", "balanced", 1])
 def test_what_reads_a_changed_tensor_is_kept(memory: str | int) -> None:
     """Inductor makes x.exp() again from the changed x: its gradients are wrong."""
+    _agrees_where_an_input_changes(memory)
 
+
+@pytest.mark.parametrize("memory", ["balanced", 1])
+def test_it_is_kept_after_a_fault_of_ours(
+    memory: str | int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the time of the fault, equal nodes were merged in a copy of the graph."""
+
+    def fails(*given: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Partitioner, "_decided", fails)
+    with changed(kept_bytes=1):
+        _agrees_where_an_input_changes(memory)
+    assert "what a backward pass keeps is left to PyTorch: " in caplog.text
+
+
+def _agrees_where_an_input_changes(memory: str | int) -> None:
     def loss(x: Tensor, w: Tensor) -> Tensor:
         y = torch.sin(x.exp() * w)
         x.add_(1)
