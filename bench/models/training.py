@@ -17,6 +17,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from superopt.bench.harness.records import launch_record
@@ -110,7 +111,7 @@ class _Step:
         loss.backward()
 
 
-def _loss_of(model: "nn.Module") -> Callable[..., Any]:
+def _loss_of(model: "nn.Module") -> FunctionType:
     """Return what computes the loss alone: logits that a step returned could not be spared by anybody."""
     import torch
 
@@ -121,15 +122,18 @@ def _loss_of(model: "nn.Module") -> Callable[..., Any]:
         first = made if isinstance(made, torch.Tensor) else made[0]
         return first.float().square().mean()
 
+    assert isinstance(loss, FunctionType)
     return loss
 
 
-def _program(loss: Callable[..., Any], settings: dict[str, Any] | None) -> Callable[..., Any]:
+def _program(loss: FunctionType, settings: dict[str, Any] | None) -> Callable[..., Any]:
+    """Return the compiled loss, of a code of its own: programs of one code share what is compiled first."""
     import torch
 
+    own = FunctionType(loss.__code__.replace(), loss.__globals__, closure=loss.__closure__)
     if settings is None:
-        return torch.compile(loss)
-    return torch.compile(loss, backend="superopt", options=settings)
+        return torch.compile(own)
+    return torch.compile(own, backend="superopt", options=settings)
 
 
 def _patched(name: str, step: Callable[[], Any]) -> Callable[[], Any]:

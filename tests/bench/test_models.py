@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from superopt.bench.models import case, command, modules
+from superopt.bench.models import case, command, modules, training
 from superopt.bench.models.case import Case, child
 from superopt.bench.models.int8 import with_int8_weights, with_whole_weights
 from superopt.bench.models.memory import Peaks, peaks_of
@@ -323,6 +323,17 @@ def test_peers_are_told_beside_the_step_that_they_raced() -> None:
     }
     assert "openvino 1.2, superopt tuned 1.0" in command._line("bert", record)
     assert "all, tuned: 1.250 times openvino, ahead in 1 of 1" in command._means({"bert": record})
+
+
+def test_each_program_that_is_trained_is_compiled_for_itself() -> None:
+    """Dynamo keeps what it compiles by the code of a function, and takes it for equal settings again."""
+    counters = torch._dynamo.utils.counters
+    torch._dynamo.reset()
+    counters.clear()
+    for count in (1, 2):
+        program = training._program(training._loss_of(torch.nn.Linear(4, 4)), None)
+        program(input=torch.rand(2, 4)).backward()
+        assert counters["stats"]["unique_graphs"] == count
 
 
 @pytest.mark.parametrize(
