@@ -363,7 +363,7 @@ def _number(value: Any, sizes: Mapping[sympy.Symbol, int]) -> int:
 
 
 def _known_sizes(sizes: Any) -> Mapping[sympy.Symbol, Any]:
-    """Return the number of each symbol when the graph was traced, by either name that PyTorch has for them."""
+    """Return the number of each symbol when the graph was traced, by either name that PyTorch has for it."""
     found: Mapping[sympy.Symbol, Any] = getattr(sizes, "backed_var_to_val", None) or sizes.var_to_val
     return found
 

@@ -160,7 +160,7 @@ class Uncompiled:
             self.run(*copies)
             if before != [one._version for one in written]:
                 return False
-            # Not all that writes is counted: `x.data` has a count of its own, and running statistics have none.
+            # Not every write is counted: `x.data` has a count of its own, and running statistics have none.
             return all(map(_is_same, written, tensors))
 
 
