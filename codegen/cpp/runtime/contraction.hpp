@@ -15,12 +15,12 @@ struct PackedBlock {
     float* panels;
     index_t packed = 0;  // rows
 
-    bool is_fetched() const { return sizeof(B) == sizeof(float) && from.column == 1; }
+    bool is_fetchable() const { return __is_same(B, float) && from.column == 1; }
 
-    // Rows that come so much later than the next one, as `panel_rows` fetches them.
-    Matrix<float> later(index_t rows, Matrix<float> others) const {
-        if constexpr (sizeof(B) == sizeof(float))
-            if (is_fetched() && packed + rows < depth) return from.at(packed + rows, 0);
+    // The rows that are packed after the next few, for `panel_rows` to fetch; `others` where there are none.
+    Matrix<float> after(index_t few_rows, Matrix<float> others) const {
+        if constexpr (__is_same(B, float))
+            if (is_fetchable() && packed + few_rows < depth) return from.at(packed + few_rows, 0);
         return others;
     }
     void pack(index_t rows, bool fetched = false) {
@@ -68,10 +68,10 @@ inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, M
                 for (index_t m = 0, left = groups; left > 0; --left) {
                     const index_t height = (m_count - m + left - 1) / left;
                     const Matrix<float> own = rows.at(m, 0);
-                    panel_rows(height, block.depth, own, meanwhile ? next.later(piece, own) : own,
+                    panel_rows(height, block.depth, own, meanwhile ? next.after(piece, own) : own,
                                block.panels + j * (block.depth + 1), least(panel_width, block.breadth - j),
                                c + m * c_row + n + j, c_row);
-                    if (meanwhile) next.pack(piece, next.is_fetched() && piece <= tall);
+                    if (meanwhile) next.pack(piece, next.is_fetchable() && piece <= tall);
                     m += height;
                 }
             block = next;
@@ -117,14 +117,14 @@ inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, M
     const index_t block = Panels::block(m_count, k_count);
     float* panels = kept ? kept->data : scratch.floats(block);
     float* const turned = scratch.floats(some * broad);
-    float* const copied = sizeof(B) == sizeof(float) ? nullptr : scratch.floats(some * row);
-    const auto rows_of_b = [&](index_t k, index_t n, index_t height, index_t depth) {
-        if constexpr (sizeof(B) == sizeof(float))
+    float* const copied = __is_same(B, float) ? nullptr : scratch.floats(some * row);
+    const auto rows_of_b = [&](index_t k, index_t n, index_t height, index_t depth, index_t next) {
+        if constexpr (__is_same(B, float))
             return Matrix<float>{b.at(k, n).data, b.column, 1};
         else {
             for (index_t i = 0; i < height; ++i) {
                 const B* const from = b.at(k, n + i).data;
-                const B* const ahead = k + step < k_count ? from + step : b.at(0, least(n + some + i, n_count - 1)).data;
+                const B* const ahead = b.at(next, next > k ? n + i : least(n + some + i, n_count - 1)).data;
                 for (index_t j = 0; j < step; j += 64 / sizeof(B)) __builtin_prefetch(ahead + j, 0, 2);
                 along(depth, [&](index_t j, auto count, int) INLINE {
                     store(copied + i * row + j, 1, count, load(from + j, 1, count));
@@ -142,10 +142,10 @@ inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, M
             for (index_t n = 0; n < n_count; n += some) {
                 const index_t height = least(some, n_count - n);
                 fill(turned, height * padded, 0.0f);
-                for (index_t i = 0; i < depth; i += step) {
+                for (index_t i = 0; i < (whole ? depth : 0); i += step) {
                     const index_t length = least(step, depth - i);
-                    const Matrix<float> rows = rows_of_b(k + i, n, height, length);
-                    const Matrix<float> next = sizeof(B) == sizeof(float) ? rows.at(tallest, 0) : rows;
+                    const Matrix<float> rows = rows_of_b(k + i, n, height, length, i + step < depth ? k + i + step : k);
+                    const Matrix<float> next = __is_same(B, float) ? rows.at(tallest, 0) : rows;
                     for (index_t j = 0; j < padded; j += panel_width)
                         panel_rows(height, length, rows, next, panels + j * (depth + 1) + i * panel_width,
                                    least(panel_width, padded - j), turned + j, padded);
@@ -207,6 +207,7 @@ template <class B>
 void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
                      index_t c_row, Panels* kept) {
     constexpr int wide = registers == 32 ? 2 : 1;
+    if (m_count <= 0 || n_count <= 0) return;
     if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= few)
         return dot_rows<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
     if (is_panel(n_count, b)) return contract_in_panel(m_count, n_count, k_count, a, b, c, c_row);
@@ -238,7 +239,7 @@ void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<f
 template <class A, class B>
 inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A> a, Matrix<B> b, float* c,
                      index_t c_row, Panels* kept = nullptr) {
-    if constexpr (sizeof(A) == sizeof(float))
+    if constexpr (__is_same(A, float))
         contract_floats(m_count, n_count, k_count, a, b, c, c_row, kept);
     else {
         const bool turned = is_turned(m_count, n_count, k_count, b);

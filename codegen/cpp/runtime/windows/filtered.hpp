@@ -259,6 +259,7 @@ void contract_filtered(const Image<X>& x, const Filters<T>& w, float* c, index_t
     constexpr int read = H::read * W::read, kinds = H::weights * W::weights, products = H::sums * W::sums;
     constexpr int down = H::step * H::made, right = W::step * W::made;  // places from tile to tile
     constexpr index_t width = 2 * lanes, block = 96;  // columns of a panel, and tiles that meet it
+    if (!x.count[0] || !x.count[1] || !w.count) return;
     const index_t channels = x.channels, apart_k = in_vectors(channels) + lanes;
     const index_t part = parts_of(channels, most(1, parts_of(channels, deep)));  // of a panel, which stays in the first cache
     const index_t broad_made = in_vectors(w.count) + lanes;

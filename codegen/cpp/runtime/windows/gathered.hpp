@@ -162,7 +162,7 @@ Matrix<float> gathered_rows(const Gathered<T, ROWS, COLUMNS, PLACES>& from, inde
                             index_t width, Scratch& scratch) {
     if (from.is_plain()) {
         const Matrix<T> part = from.plain().at(row, column);
-        if constexpr (sizeof(T) == sizeof(float))
+        if constexpr (__is_same(T, float))
             if (part.column == 1) return part;
         return packed(height, width, part, scratch);
     }
@@ -375,6 +375,7 @@ void contract_gathered_rows(const Gathered<A, M, K, A_PLACES>& a, const Gathered
 template <class A, class B, int M, int N, int K, int A_PLACES, int B_PLACES>
 void contract_gathered(const Gathered<A, M, K, A_PLACES>& a, const Gathered<B, K, N, B_PLACES>& b, float* c,
                        const index_t (&c_rows)[M], const index_t (&c_columns)[N]) {
+    if (!a.rows.size() || !b.columns.size()) return;
     // In a tile that is not full, positions of an outer axis lie further apart than the inner axes are long.
     index_t next = 0, c_row = 1;
     for (int axis = N - 1; axis >= 0; --axis) {
