@@ -234,7 +234,8 @@ class Emitter(Tiles):
                     yield item
 
         for item in {one.a: one for one in found(items)}.values():
-            name, packed = self.names.values[item.a], f"{self.names.values[item.a]}_packed"
+            name = self.names.values[item.a]
+            packed = "_".join((name, *(self.names.axes[axis] for axis in (item.m, item.k) if axis), "packed"))
             rows, columns = (self.extent(axis) if axis else "1" for axis in (item.m, item.k))
             room = f"Panels::room_of({rows}, {columns})"
             self.allocate(packed, room)
