@@ -24,11 +24,11 @@ from math import e, log2
 from superopt.codegen.statements import Compute, Factors, KernelProgram, LoopStatement, Move, Statement
 from superopt.dtypes import HALVES
 from superopt.ir import Graph, Step, tensorless_values
+from superopt.ir.stabilize import LOWEST
 
 __all__ = ["convert_exp_to_exp2"]
 
 _FACTOR = log2(e)
-_ANY_SHIFT = Fraction(-(2**100))  # the floor of maxima, which is low enough without being scaled
 _FAR = 2**24  # a value divided by a number between 1 / _FAR and _FAR stays within fp32
 # Operators that multiply a divided operand by the number again.
 _DIFFERENCES = frozenset({"add", "sub", "maximum", "exp"})
@@ -178,7 +178,8 @@ def _stays_scaled(graph: Graph, step: Step, scaled: Iterable[int]) -> bool:
             return not inside[0] and all(known or _is_endless(graph, i) for i, known in branches)
         case "maximum":
             pairs = zip(step.inputs, inside, strict=True)
-            return all(known or graph.constant(i) in (0, _ANY_SHIFT) for i, known in pairs)
+            # The floor of maxima is low enough without being scaled.
+            return all(known or graph.constant(i) in (0, LOWEST) for i, known in pairs)
         case op:
             return op in ("sum", "max", "neg", "rename", "select")
 

@@ -16,8 +16,12 @@ from superopt.ir.shift import Shift, free_shifts
 
 __all__ = ["LOWEST", "stabilize"]
 
-LOWEST = Fraction(-(2**100))
-"""What `stabilize` takes for the maximum of nothing but minus infinities."""
+LOWEST = Fraction(-(2**128 - 2**104))
+"""What `stabilize` takes for the maximum of nothing but minus infinities: the least number of fp32.
+
+Above it, rows of very low numbers would be taken less something else than their maximum, so that all of their
+exponentials would be 0. Such rows are what `masked_fill` leaves with the least number of a dtype.
+"""
 
 
 def stabilize(graph: Graph, parts: Iterable[str] = ()) -> Graph:

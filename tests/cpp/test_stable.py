@@ -135,6 +135,18 @@ def test_whole_rows_need_no_second_pass() -> None:
         agree(whole, WORKLOADS["softmax"].function, inputs)
 
 
+@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_rows_of_the_least_numbers(name: str, online: bool) -> None:
+    """`masked_fill` leaves such rows where all of them is masked, and -inf leaves rows of NaN."""
+    lowest, rows = torch.finfo(torch.float32).min, torch.randn(7, 40)
+    rows[0], rows[1, :20], rows[2], rows[3] = lowest, lowest, lowest / 4, -torch.inf
+    rows[4, 0], rows[4, 1:], rows[5, 1:] = -torch.inf, lowest, -torch.inf
+    function = lambda x: getattr(torch, name)(x, -1)  # noqa: E731
+    mugraph = fuse(stabilize(trace(function, rows).graph), online=online)
+    agree(looped(mugraph) if online else CppMuGraph(mugraph, flags=FAST), function, (rows,))
+
+
 @pytest.mark.parametrize("name", ONLINE)
 def test_online(name: str) -> None:
     check(name, "found", "f32", 0, {})

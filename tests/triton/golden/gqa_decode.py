@@ -39,15 +39,15 @@ def gqa_decode_0(
     t6 = tl.full((BLOCK_G,), float("-inf"), dtype=tl.float32)
     t11 = tl.zeros((BLOCK_G, BLOCK_E), dtype=tl.float32)
     t18 = tl.zeros((BLOCK_G, BLOCK_S_AT), dtype=tl.float32)
-    # maximum(t6, -1.2676506002282294e+30)
-    t8 = tl.maximum(t6 * 0.12751743082459868, -1.2676506002282294e+30)
+    # maximum(t6, -3.4028234663852886e+38)
+    t8 = tl.maximum(t6 * 0.12751743082459868, -3.4028234663852886e+38)
     for s_at0 in range(0, S_AT, BLOCK_S_AT):
         offs_s_at = s_at0 + tl.arange(0, BLOCK_S_AT)
         k = tl.load(k_ptr + offs_d[:, None] * stride_k_d + offs_s_at[None, :] * stride_k_s_at)
         t5 = tl.dot(q, k)  # contract[d](q, k)
         t6 = tl.maximum(t6, tl.max(t5, axis=1))  # max[s_at](t5)
-        # maximum(t6, -1.2676506002282294e+30)
-        t8_new = tl.maximum(t6 * 0.12751743082459868, -1.2676506002282294e+30)
+        # maximum(t6, -3.4028234663852886e+38)
+        t8_new = tl.maximum(t6 * 0.12751743082459868, -3.4028234663852886e+38)
         scale_t8 = tl.exp2(t8 - t8_new)
         t11 *= scale_t8[:, None]
         t18 *= scale_t8[:, None]
@@ -96,12 +96,12 @@ def gqa_decode_1(
     t12 = tl.full((), float("-inf"), dtype=tl.float32)
     t17 = tl.zeros((BLOCK_E, BLOCK_S_PART), dtype=tl.float32)
     t20 = tl.zeros((BLOCK_S_PART,), dtype=tl.float32)
-    t13 = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
+    t13 = tl.maximum(t12, -3.4028234663852886e+38)  # maximum(t12, -3.4028234663852886e+38)
     for s_part0 in tl.range(0, S_PART, BLOCK_S_PART, num_stages=3):
         offs_s_part = s_part0 + tl.arange(0, BLOCK_S_PART)
         t8 = tl.load(t8_ptr + offs_s_part * stride_t8_s_part)
         t12 = tl.maximum(t12, tl.max(t8, axis=0))  # max[s_part](t8)
-        t13_new = tl.maximum(t12, -1.2676506002282294e+30)  # maximum(t12, -1.2676506002282294e+30)
+        t13_new = tl.maximum(t12, -3.4028234663852886e+38)  # maximum(t12, -3.4028234663852886e+38)
         scale_t13 = tl.exp2(t13 - t13_new)
         t17 *= scale_t13
         t20 *= scale_t13

@@ -31,8 +31,8 @@ def mla_0(
     t9 = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
     t14 = tl.zeros((BLOCK_M, BLOCK_K), dtype=tl.float32)
     t15 = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    # maximum(t9, -1.2676506002282294e+30)
-    t11 = tl.maximum(t9 * 0.10411754627697266, -1.2676506002282294e+30)
+    # maximum(t9, -3.4028234663852886e+38)
+    t11 = tl.maximum(t9 * 0.10411754627697266, -3.4028234663852886e+38)
     for n0 in range(0, N, BLOCK_N):
         offs_n = n0 + tl.arange(0, BLOCK_N)
         kr = tl.load(kr_ptr + offs_d[:, None] * stride_kr_d + offs_n[None, :] * stride_kr_n)
@@ -41,8 +41,8 @@ def mla_0(
         t5 = tl.dot(q, tl.trans(c))  # contract[k](q, c)
         t6 = t4 + t5  # add(t4, t5)
         t9 = tl.maximum(t9, tl.max(t6, axis=1))  # max[n](t6)
-        # maximum(t9, -1.2676506002282294e+30)
-        t11_new = tl.maximum(t9 * 0.10411754627697266, -1.2676506002282294e+30)
+        # maximum(t9, -3.4028234663852886e+38)
+        t11_new = tl.maximum(t9 * 0.10411754627697266, -3.4028234663852886e+38)
         scale_t11 = tl.exp2(t11 - t11_new)
         t14 *= scale_t11[:, None]
         t15 *= scale_t11[:, None]
