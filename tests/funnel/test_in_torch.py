@@ -1,4 +1,4 @@
-"""Regions under modes that are in force where a compiled graph is called, as in a backward pass."""
+"""In torch: regions that torch computes, stable and whatever modes are in force, as in a backward pass."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
