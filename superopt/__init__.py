@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from superopt.verify.verdict import Verdict as Verdict
     from superopt.weights.saved import save_prepared as save_prepared
     from superopt.weights.stored import load_prepared as load_prepared
+    from superopt.weights.writes import weights_changed as weights_changed
 
 _NAMES = {
     "superopt.backend": "explain",
@@ -37,6 +38,7 @@ _NAMES = {
     "superopt.verify.verdict": "Verdict",
     "superopt.weights.saved": "save_prepared",
     "superopt.weights.stored": "load_prepared",
+    "superopt.weights.writes": "weights_changed",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -175,7 +175,7 @@ def race(
     tell: Tell,
     source: Mapping[str, Any] | None = None,
     search: Search | None = None,
-    open_axes: frozenset[str] | None = None,
+    open_axes: Mapping[str, tuple[int, int]] | None = None,
     warm_up: WarmUp | None = None,
 ) -> Optimized:
     """Return the program that comes of candidates for each region: what passes the funnel races PyTorch."""
@@ -285,7 +285,7 @@ def _program(
     inputs: tuple[Any, ...],
     source: Mapping[str, Any] | None,
     search: Search | None,
-    open_axes: frozenset[str] | None,
+    open_axes: Mapping[str, tuple[int, int]] | None,
 ) -> Optimized:
     """Return what came of the races as a program, or a plan where there was none."""
     kernels, floats = state.kernels, state.floats

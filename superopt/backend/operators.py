@@ -54,7 +54,8 @@ class Operators:
         """Return the results by name, each contiguous and in memory of its own."""
         if self._module is None:
             self._module = subgraph_from(self.data, self.device).module
-        with torch.no_grad():
+        # A backward pass may be called where autocast is on; what follows expects the dtypes of the region.
+        with torch.no_grad(), torch._C._DisableAutocast():
             made = self._module(*[known[name] for name in self.inputs])
         return in_own_memory(dict(zip(self.results, made, strict=True)), known)
 

@@ -18,18 +18,17 @@ import torch
 from torch import Tensor, fx
 
 from superopt.backend.joint.turns.tiles import Tiles
-from superopt.backend.operators import Operators
+from superopt.backend.operators import Operators, in_own_memory
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.codec import candidate_from_json, checked_graph, member, runnable_json
 from superopt.candidates.parts import parts_of
 from superopt.candidates.proof import proven, proven_by_graph
-from superopt.candidates.sizes import resized
 from superopt.codegen.forms import Forms, Ready
 from superopt.errors import InputError, first_line
-from superopt.funnel.assembly import as_kernel
+from superopt.funnel.assembly import InTorch, as_kernel
 from superopt.ir import Graph, extents, print_graph, release_shifts
 from superopt.targets import Kernel, OrderedKernel, Target, pick_target
-from superopt.trace.run import TORCH_DTYPES, run_graph
+from superopt.trace.run import TORCH_DTYPES
 from superopt.weights.kept import KeptKernel
 
 if TYPE_CHECKING:
@@ -66,6 +65,7 @@ class RegionPlan:
         self._ready: Ready | None = None  # for tensors like those of an earlier call
         self._changes = 0
         self._failed = False
+        self._in_torch = InTorch(goal)
 
     @classmethod
     def of(
@@ -173,13 +173,11 @@ class RegionPlan:
         """From now on the plan is part of a program, and its weights are those of the program's layers."""
         settle((one.kernel for one in self._kernels or ()), self.goal.name)
 
-    def by_torch(self, known: dict[str, Tensor]) -> list[Tensor]:
-        """Compute a region as its graph says, in float32."""
-        goal = self._resized(known)
-        with torch.no_grad():
-            made = run_graph(goal, {name: known[name] for name in self.inputs}, torch.float32)
-        dtypes = {output.port.name: TORCH_DTYPES[output.port.dtype] for output in goal.outputs}
-        return [made[name].to(dtypes[name], copy=True).contiguous() for name in self.outputs]
+    def by_torch(self, known: Mapping[str, Tensor]) -> list[Tensor]:
+        """Compute a region as its graph says, whatever the kernels are."""
+        given = {name: known[name] for name in self.inputs}
+        made = in_own_memory(self._in_torch(given), given)
+        return [made[name] for name in self.outputs]
 
     def make(self) -> list["_Part"]:
         """Return the kernels of the parts in order."""
@@ -233,9 +231,6 @@ class RegionPlan:
                 shape.append(size)
             found.append((shape, TORCH_DTYPES[output.port.dtype]))
         return found
-
-    def _resized(self, known: dict[str, Tensor]) -> Graph:
-        return resized(self.goal, extents(self.goal, [known[name].shape for name in self.inputs]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,22 +18,53 @@ from superopt.trace.run import TORCH_DTYPES, run_graph
 from superopt.trace.traced import Traced
 from superopt.weights.kept import KeptKernel
 
-__all__ = ["Alone", "as_kernel", "assemble", "in_parts", "known_tensors"]
+__all__ = ["Alone", "InTorch", "as_kernel", "assemble", "in_parts", "known_tensors"]
 
 
 def assemble(traced: Traced, kernels: Mapping[str, Kernel]) -> Callable[..., Any]:
     """Return the whole function, its regions computed by kernels where there are some."""
+    in_torch = {
+        region.graph.name: InTorch(region.graph)
+        for region in traced.program.regions
+        if region.graph.name not in kernels
+    }
 
     def run_region(region: Region, known: dict[str, Tensor]) -> dict[str, Tensor]:
         kernel = kernels.get(region.graph.name)
         if kernel is None:
-            return _as_torch(region.graph, known)
+            return in_torch[region.graph.name](known)
         return kernel(**{port.name: known[port.name] for port in region.graph.inputs})
 
     def run(*inputs: Any) -> Any:
         return traced.run(*inputs, run_region=run_region)
 
     return _alone(traced, kernels, run) or run
+
+
+class InTorch:
+    """A region as torch computes it: in fp32, or in fp64 where fp32 does not hold its tensors.
+
+    Exponentials are less their maxima where a shift is free, as in PyTorch and in kernels. No gradients are
+    made, and autocast changes nothing: it would multiply in another dtype.
+    """
+
+    def __init__(self, goal: Graph) -> None:
+        self._goal = goal
+        self._stable: Graph | None = None  # made when it is first needed: most regions have kernels
+
+    def __call__(self, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the outputs by name, for inputs of any sizes that the region may have."""
+        if self._stable is None:
+            self._stable = live_graph(stabilize(self._goal))
+        graph = self._stable
+        shapes = [known[port.name].shape for port in graph.inputs]
+        if shapes != [graph.shape(port) for port in graph.inputs]:
+            graph = resized(graph, extents(self._goal, shapes))
+        outputs = [output.port for output in graph.outputs]
+        wide = {port.dtype for port in (*graph.inputs, *outputs)} & {"f64", *INTEGERS}
+        with torch.no_grad(), torch._C._DisableAutocast():
+            made = run_graph(graph, known, torch.float64 if wide else torch.float32)
+            return {port.name: made[port.name].to(TORCH_DTYPES[port.dtype]) for port in outputs}
 
 
 class Alone:
@@ -130,12 +161,7 @@ def as_kernel(goal: Graph, candidate: Candidate, kernel: Kernel) -> Kernel:
     parts = candidate.parts
     if parts is None:
         return kernel
-
-    def whole(known: dict[str, Tensor]) -> dict[str, Tensor]:
-        sizes = extents(goal, [known[port.name].shape for port in goal.inputs])
-        return _as_torch(live_graph(stabilize(resized(goal, sizes), ())), known)
-
-    return KeptKernel(goal, parts, kernel, whole)
+    return KeptKernel(goal, parts, kernel, InTorch(goal))
 
 
 def in_parts(traced: Traced, goals: Iterable[Graph]) -> Traced:
@@ -159,16 +185,7 @@ def known_tensors(traced: Traced, inputs: tuple[Any, ...]) -> dict[str, Tensor]:
 
     def run_region(region: Region, known: dict[str, Tensor]) -> dict[str, Tensor]:
         seen.update(known)
-        return _as_torch(region.graph, known)
+        return InTorch(region.graph)(known)
 
     traced.run(*inputs, run_region=run_region)
     return seen
-
-
-def _as_torch(graph: Graph, known: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the outputs of a region, computed by torch in fp32, or in fp64 where fp32 does not hold them."""
-
-    ports = {port.dtype for port in (*graph.inputs, *(output.port for output in graph.outputs))}
-    made = run_graph(graph, known, torch.float64 if ports & {"f64", *INTEGERS} else torch.float32)
-    dtypes = {output.port.name: TORCH_DTYPES[output.port.dtype] for output in graph.outputs}
-    return {name: tensor.to(dtypes[name]) for name, tensor in made.items()}

@@ -29,8 +29,9 @@ from superopt.live.arguments import (
 from superopt.live.binding import Binding
 from superopt.live.calls import Calls, calling
 from superopt.live.modes import Modes
+from superopt.live.ranges import open_axes
 from superopt.live.retuned import retuned
-from superopt.live.sizes import built_at, described, open_axes, read_sizes, same_at_one, same_program
+from superopt.live.sizes import built_at, described, read_sizes, same_at_one, same_program
 from superopt.options import OptimizeOptions
 from superopt.result.codec import result_json, write_json
 from superopt.result.explain import explained
@@ -162,7 +163,7 @@ class Optimized:
         if self._open_axes is None:  # tried by tracing, once
             assert self.function is not None
             live = self.target.torch_device
-            whole = trace(self.function, *self.inputs, name=self._name, live=live).program
+            whole = trace(self.function, *self.inputs, name=self._name, live=live)
             self._open_axes = open_axes(self.function, whole, self.inputs, live)
         return result_json(replace(self.result, open_axes=self._open_axes))
 
@@ -410,9 +411,7 @@ class Optimized:
         True says that it is the same as algebra only: an axis that is 1 long is none when traced.
         """
         if self.function is None:
-            return built_at(
-                self.traced, read_sizes(self.traced, inputs, self._open_axes or frozenset())
-            ), False
+            return built_at(self.traced, read_sizes(self.traced, inputs, self._open_axes or {})), False
         try:
             found = trace(self.function, *inputs, name=self._name, live=self.target.torch_device)
         except SuperoptError as error:

@@ -71,7 +71,7 @@ def result_json(result: Result) -> dict[str, Any]:
         "source": None if result.source is None else dict(result.source),
         "inputs": inputs_json(result.inputs),
         "returns": result.returns,
-        "open_axes": sorted(result.open_axes or ()),
+        "open_axes": {axis: list(ends) for axis, ends in sorted((result.open_axes or {}).items())},
         "holds": list(result.holds),
         "program": print_program(result.program),
         "regions": [_region_json(one) for one in result.regions],
@@ -193,7 +193,7 @@ def _result(data: Mapping[str, Any], place: str) -> Result:
         source=data["source"],
         returns=data.get("returns"),
         holds=tuple(map(str, data.get("holds") or ())),
-        open_axes=frozenset(str(axis) for axis in data.get("open_axes") or ()),
+        open_axes=_open_axes(data.get("open_axes")),
         verdicts=tuple(map(str, data["verdicts"])),
         phases_ms={str(name): number(data["phases_ms"], name) or 0.0 for name in data["phases_ms"]},
         ranked_by=_ranked_by(data.get("ranked_by")),
@@ -265,6 +265,22 @@ def _interval(data: Any) -> tuple[float, float] | None:
     if not isinstance(data, list) or len(data) != 2 or any(type(one) not in (int, float) for one in data):
         raise InputError(f"interval is {data!r}; the file is damaged")
     return data[0], data[1]
+
+
+def _open_axes(data: Any) -> dict[str, tuple[int, int]]:
+    """Return between which sizes axes may change; older files name axes, of which too little was tried."""
+    if data is None or isinstance(data, list):
+        return {}
+    found = {}
+    for axis, ends in data.items():
+        if (
+            not isinstance(ends, list)
+            or len(ends) != 2
+            or any(type(one) is not int or one < 0 for one in ends)
+        ):
+            raise InputError(f"open_axes is {data!r}; the file is damaged")
+        found[str(axis)] = (ends[0], ends[1])
+    return found
 
 
 def _eager(data: Any) -> Mapping[str, Any]:

@@ -35,7 +35,8 @@ class Result:
     source: Mapping[str, Any] | None = None  # the file or workload that the function comes from
     returns: Any = None  # the structure of what the function returns, as plain data; None: no plain structure
     holds: tuple[str, ...] = ()  # tensors of the function's own that the program reads
-    open_axes: frozenset[str] | None = None  # axes whose sizes may change; None: not tried yet
+    # Between which sizes axes may change; None: not tried yet.
+    open_axes: Mapping[str, tuple[int, int]] | None = None
     verdicts: tuple[str, ...] = ()  # how sure it is that the chosen kernels compute what their regions do
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     ranked_by: RankedBy | None = None  # the model that ordered configurations, where any were raced

@@ -1,13 +1,14 @@
 """Stages: turns whose products libraries make, in shared memory, compute what the graph does."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import Tensor
 
 from superopt.backend.joint.limits import changed
-from superopt.backend.joint.turns import choice
+from superopt.backend.joint.turns import choice, run
 from superopt.backend.joint.turns.run import TiledKernel
 from superopt.backend.joint.turns.stages import Multiply
 from superopt.backend.joint.turns.tiles import Tiles
@@ -158,3 +159,29 @@ def test_turns_without_a_product_share_little() -> None:
 )
 def test_turns_are_of_nearly_equal_sizes(size: int, most: float, over: float, rows: int) -> None:
     assert choice._even(size, most, over) == rows
+
+
+def test_code_that_another_thread_lets_go_is_returned_nonetheless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: the thread that had made the code looked it up again, and failed for good."""
+
+    class Contested(dict[object, object]):
+        def __setitem__(self, key: object, value: object) -> None:
+            for old in [*self, key]:
+                self.pop(old, None)
+
+    monkeypatch.setattr(run, "_CODE", Contested())
+    monkeypatch.setattr(run, "_compiled", lambda graph, inputs, at: graph.name)
+    graph = trace(torch.exp, torch.randn(3), name="f").graph
+    assert run._code_of(graph, [torch.randn(3)], {}) == graph.name
+
+
+def test_threads_share_a_few_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_CODE", {})
+    monkeypatch.setattr(run, "_compiled", lambda graph, inputs, at: graph.sizes)
+    graphs = [trace(torch.exp, torch.randn(size), name="f").graph for size in range(2, 52)]
+    given = [torch.randn(3)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda graph: run._code_of(graph, given, {}), graphs * 8))
+    assert found == [graph.sizes for graph in graphs] * 8
+    run._code_of(graphs[0], given, {})
+    assert len(run._CODE) == run._MOST_CODE

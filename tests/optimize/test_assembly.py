@@ -8,8 +8,9 @@ import torch
 
 from superopt.codegen.cpp import CppMuGraph
 from superopt.errors import InputError
+from superopt.funnel import assembly
 from superopt.funnel.assembly import Alone, assemble
-from superopt.ir import fuse
+from superopt.ir import fuse, stabilize
 from superopt.trace import trace
 
 WEIGHT = torch.randn(5)
@@ -63,3 +64,38 @@ def test_a_region_without_a_kernel_keeps_the_digits_of_its_dtypes() -> None:
     program = assemble(trace(function, x), {})
     for found, wanted in zip(program(x), function(x), strict=True):
         assert torch.equal(found, wanted)
+
+
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    scores = q @ k.mT
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
+EXPONENTIALS: tuple[tuple[Callable[..., Any], int], ...] = (
+    (lambda x: x.softmax(-1), 1),
+    (lambda x: x.log_softmax(0), 1),
+    (lambda x: torch.where(x > 0, x, -torch.inf).softmax(-1), 1),
+    (attended, 3),
+    (lambda x: x.exp().sum(-1), 1),  # no shift is free: it is infinite in PyTorch too
+)
+
+
+@pytest.mark.parametrize(("function", "count"), EXPONENTIALS)
+def test_a_region_without_a_kernel_takes_exponentials_less_their_maxima(
+    function: Callable[..., Any], count: int
+) -> None:
+    inputs = tuple(torch.full((6, 32), 100.0) + torch.randn(6, 32) for _ in range(count))
+    program = assemble(trace(function, *inputs), {})
+    for _ in range(2):
+        torch.testing.assert_close(program(*inputs), function(*inputs))
+
+
+def test_what_keeps_exponentials_small_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    monkeypatch.setattr(assembly, "stabilize", lambda graph: found.append(graph) or stabilize(graph))
+    x = torch.randn(6, 32)
+    program = assemble(trace(torch.sigmoid, x), {})
+    assert not found
+    for _ in range(3):
+        program(x)
+    assert len(found) == 1

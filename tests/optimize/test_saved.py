@@ -244,3 +244,17 @@ def test_a_plan_survives(tmp_path: Path, random) -> None:
     assert loaded.speedup is None
     assert loaded.predicted_us == plan.predicted_us
     assert "nothing was measured" in loaded.explain()
+
+
+def test_a_plan_without_its_function_takes_exponentials_less_their_maxima(tmp_path: Path, random) -> None:
+    """Before: exponentials of 100 were infinite in fp32, and their quotients NaN."""
+    options = OptimizeOptions(target="cpu", measure=False, graphs=2, cache=False)
+    plan = superopt.optimize(lambda x: x.softmax(-1), *random((6, 32)), options=options)
+    plan.save(tmp_path / "plan.json")
+    loaded = superopt.load(tmp_path / "plan.json")
+    for rows in (6, 9):
+        x = torch.full((rows, 32), 100.0)
+        torch.testing.assert_close(loaded(x), x.softmax(-1))
+        with torch.autocast("cpu"):
+            torch.testing.assert_close(loaded(x), x.softmax(-1))
+        torch.testing.assert_close(loaded(x.requires_grad_()), x.softmax(-1).detach())

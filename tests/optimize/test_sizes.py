@@ -8,8 +8,6 @@ import torch
 
 import superopt
 from superopt import InputError
-from superopt.live.sizes import open_axes
-from superopt.trace import trace
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -202,22 +200,3 @@ def test_other_numbers_are_the_originals(quick, random, in_use, caplog) -> None:
         torch.testing.assert_close(served(x, 3.0), scaled(x, 3.0))
         torch.testing.assert_close(served(x, 3.0), scaled(x, 3.0))
     assert caplog.text.count("input 2 is 3.0; it was built for 2.0") == 1
-
-
-@pytest.mark.parametrize(
-    ("function", "shapes", "expected"),
-    [
-        (attention, ((8, 16), (24, 16), (24, 20)), {"m", "n", "r"}),
-        (heads, ((6, 32), (8,)), {"m", "n"}),
-    ],
-)
-def test_axes_that_may_change_are_found_by_tracing(function, shapes, expected: set[str]) -> None:
-    inputs = tuple(torch.empty(shape, device="meta") for shape in shapes)
-    program = trace(function, *inputs).program
-    found = open_axes(function, program, inputs)
-    if function is attention:
-        assert found == expected
-    else:  # the number of heads is written in the program; how long each is is not
-        [region] = program.regions
-        fixed = {axis for axis, size in region.graph.sizes.items() if size == 4}
-        assert found == set(region.graph.sizes) - fixed

@@ -205,11 +205,12 @@ class TiledKernel:
 def _code_of(graph: Graph, inputs: list[Tensor], at: Mapping[str, int]) -> Callable[..., Any]:
     """Return code of a graph, made now or earlier."""
     key = print_graph(graph), tuple(at.items()), tuple((one.dtype, one.stride()) for one in inputs)
-    if key not in _CODE:
-        while len(_CODE) >= _MOST_CODE:
-            _CODE.pop(next(iter(_CODE)))
-        _CODE[key] = alone(lambda: _compiled(graph, inputs, at))
-    return _CODE[key]
+    code = _CODE.get(key)
+    if code is None:
+        code = _CODE[key] = alone(lambda: _compiled(graph, inputs, at))
+        for old in tuple(_CODE)[:-_MOST_CODE]:
+            _CODE.pop(old, None)  # another thread may have let it go
+    return code
 
 
 def _compiled(graph: Graph, inputs: list[Tensor], at: Mapping[str, int]) -> Callable[..., Any]:
