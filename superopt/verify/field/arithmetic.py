@@ -214,9 +214,9 @@ class Field:
         """Return 1 / a; of 0 it is undefined."""
         bad = (a == 0) | (a >= UNDEFINED)
         made = inverse(np.where(bad, np.uint64(1), a) if bad.any() else a, self.primes)
-        if self._infinity is not None:
-            made[endless(a, self._infinity, self.primes)] = 0
         made[bad] = 0
+        if self._infinity is not None:
+            made = np.where(endless(a, self._infinity, self.primes), np.uint64(0), made)
         return self._without(bad, made) if bad.any() else made
 
     def exp(self, a: Residues) -> Residues:

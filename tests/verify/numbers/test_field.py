@@ -232,6 +232,8 @@ def test_infinity_swallows_what_is_added(field, x):
     assert (field.inv(below) == 0).all()
     assert (field.mul(x, field.inv(infinity)) == 0).all()
     assert same(field.exp(infinity), infinity)
+    alike = field.const(Fraction(2))[:, :1]  # the same in all trials
+    assert (field.mul(field.inv(alike), alike) == 1).all()
 
 
 def test_what_else_is_made_of_infinity_is_undefined(field, x):
