@@ -14,6 +14,7 @@ from superopt.dtypes import torch_dtypes
 from superopt.errors import InputError
 from superopt.verify.floats.compare import (
     DISTRIBUTIONS,
+    Differing,
     compare_floats,
     find_counterexample,
     in_float64,
@@ -25,7 +26,7 @@ from superopt.verify.programs.proof import Proof
 from superopt.verify.programs.sides import Side
 from superopt.verify.verdict import Outcome, Verdict
 
-__all__ = ["CONTRADICTION", "decide"]
+__all__ = ["CONTRADICTION", "UNDEFINED", "decide"]
 
 _TOO_MANY_OPERATIONS = 60_000_000_000  # a program of more operations is not run in floats
 _SECONDS = 4.0  # seconds of each comparison, after which no other distribution is begun
@@ -40,8 +41,14 @@ CONTRADICTION = (
 )
 """The note of a verdict where algebra and numbers disagree."""
 
+UNDEFINED = "in float64 the second program makes NaN or infinity where the first has a number"
+"""The note of a verdict on programs of which the second is undefined where the first is not."""
+
 _MODERATE = ("normal", "uniform positive", "near-zero rows", "sparse")
 """Distributions on which exponentials keep their digits: a difference there is one of the functions."""
+
+_GENERIC = ("normal", "uniform positive", "near-zero rows")
+"""The moderate distributions of which no number is a zero by chance, so that nothing is divided by one."""
 
 
 def decide(left: Side, right: Side, proof: Proof, seed: int, progress: Callable[[str], None]) -> Verdict:
@@ -87,6 +94,9 @@ def _after_equality(verdict: Verdict, comparison: "_Comparison") -> Verdict:
             "different" if comparison.counterexample(tolerance=_REAL) is not None else "unknown"
         )
         return replace(_noted(verdict, CONTRADICTION), outcome=outcome, counterexample=found)
+    undefined = comparison.undefined()
+    if undefined is not None:
+        return replace(_noted(verdict, UNDEFINED), outcome="unknown", counterexample=undefined)
     report = comparison.report()
     verdict = _noted(replace(verdict, floats=report), *comparison.notes)
     if report is None:
@@ -143,21 +153,40 @@ class _Comparison:
         A NaN or infinity of one side is no difference: functions are equal that are so wherever both
         are defined. Without a tolerance, it is what their dtypes round.
         """
+        return self._several(_MODERATE, tolerance=tolerance, differing="numbers", draws=draws)
+
+    def undefined(self) -> Counterexample | None:
+        """Return inputs on which the second program alone makes NaN or infinity in float64, if found.
+
+        What overflows, or divides by a zero where nothing is compared, is undefined by accident alone: so
+        inputs are moderate, and zeros come only where inputs are aimed at comparisons.
+        """
+        return self._several(_GENERIC, tolerance=None, differing="undefined", draws=_DRAWS)
+
+    def doubtful(self) -> Counterexample | None:
+        """Return inputs of any kind on which the programs differ in float64 in any way, if found."""
+        return self._found(tuple(DISTRIBUTIONS), tolerance=None, differing="in any way")
+
+    def _several(
+        self, distributions: tuple[str, ...], *, tolerance: float | None, differing: Differing, draws: int
+    ) -> Counterexample | None:
+        """Return inputs of several draws on which the programs differ; slow programs get one draw."""
         for draw in range(draws):
             start = perf_counter()
-            found = self._found(_MODERATE, tolerance=tolerance, finite=True, draw=draw)
+            found = self._found(distributions, tolerance=tolerance, differing=differing, draw=draw)
             if found is not None or perf_counter() - start > _DRAWS_S:
                 return found
         return None
 
-    def doubtful(self) -> Counterexample | None:
-        """Return inputs of any kind on which the programs differ in float64 in any way, if found."""
-        return self._found(tuple(DISTRIBUTIONS), tolerance=None, finite=False)
-
     def _found(
-        self, distributions: tuple[str, ...], *, tolerance: float | None, finite: bool, draw: int = 0
+        self,
+        distributions: tuple[str, ...],
+        *,
+        tolerance: float | None,
+        differing: Differing,
+        draw: int = 0,
     ) -> Counterexample | None:
-        settings: dict[str, Any] = {"seed": self.seed + draw, "tolerance": tolerance, "finite": finite}
+        settings: dict[str, Any] = {"seed": self.seed + draw, "tolerance": tolerance, "differing": differing}
         programs = _mixing(self.left.function), _mixing(self.right.function), self.left.inputs
         if not self.focus.is_empty:
             self.progress("looking for a difference where comparisons turn")

@@ -161,7 +161,7 @@ class _Run:
     def _product(self, step: Step, args: list[Residues]) -> Residues:
         """Return a product; one with a mask selects, whatever is left out. A constant is no mask."""
         left, right = (self.masks[i] and self.graph.constant(i) is None for i in step.inputs)
-        if left != right and self.field.holes:
+        if left != right and self.field.has_marks:
             return self.field.select(*(args if left else args[::-1]))
         return self.field.mul(*args)
 

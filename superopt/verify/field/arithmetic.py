@@ -18,7 +18,7 @@ Where comparisons of computed numbers never come out equal by themselves, a tria
 at random.
 
 **Undefined** is a value of its own: 1 / 0, the root or logarithm of what is no square, and all that is made
-of it, unless a mask leaves it out. It says nothing about real numbers.
+of it, unless a mask leaves it out. It says nothing about real numbers. For infinities see `infinity.py`.
 """
 
 from collections import defaultdict
@@ -33,7 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superopt.errors import SuperoptError
-from superopt.verify.field.powers import LARGEST_TABLE, generators, logarithms_of, power_table, raised
+from superopt.verify.field.infinity import endless, exp_of_ends, swallowed
+from superopt.verify.field.powers import LARGEST_TABLE, generators, power_table, raised, tower_logarithms
 from superopt.verify.field.primes import HIGHEST
 from superopt.verify.field.residues import (
     UNDEFINED,
@@ -44,9 +45,11 @@ from superopt.verify.field.residues import (
     first_residues,
     fold,
     inverse,
+    is_mask,
     power,
     reduce,
     sum_residues,
+    undefined_places,
     widen,
 )
 from superopt.verify.field.signs import Comparison, Steps, drawn_ties, known_steps, order_of, rank_order
@@ -147,6 +150,11 @@ class Field:
         """How many independent draws are evaluated side by side."""
         return len(self.source.seeds)
 
+    @property
+    def has_marks(self) -> bool:
+        """Whether some values may be undefined or infinite, which products with masks leave out."""
+        return self.holes or self._infinity is not None
+
     # What enters: leaves, extents, indices.
 
     def leaf(self, name: str, shape: tuple[int, ...], dtype: str = "f64") -> Residues:
@@ -185,12 +193,16 @@ class Field:
         a, b = align_dims(a, b)
         total = a + b
         # Of total and total - prime the one that did not wrap around is the smaller.
-        return self._made(np.minimum(total, total - self._prime_like(total)), a, b)
+        total = np.minimum(total, total - self._prime_like(total))
+        if self._infinity is not None:
+            total, bad = swallowed(total, a, b, self._infinity, self.primes)
+            total = self._without(bad, total) if bad.any() else total
+        return self._made(total, a, b)
 
     def mul(self, a: Residues, b: Residues) -> Residues:
         """Return a * b."""
         a, b = align_dims(a, b)
-        return self._made(reduce(a * b, self.primes), a, b)
+        return self._made(self._without_ends(reduce(a * b, self.primes), a, b), a, b)
 
     def neg(self, a: Residues) -> Residues:
         """Return -a."""
@@ -201,17 +213,17 @@ class Field:
     def inv(self, a: Residues) -> Residues:
         """Return 1 / a; of 0 it is undefined."""
         bad = (a == 0) | (a >= UNDEFINED)
-        if not bad.any():
-            return inverse(a, self.primes)
-        made = inverse(np.where(bad, np.uint64(1), a), self.primes)
+        made = inverse(np.where(bad, np.uint64(1), a) if bad.any() else a, self.primes)
         made[bad] = 0
-        return self._without(bad, made)
+        if self._infinity is not None:
+            made = np.where(endless(a, self._infinity, self.primes), np.uint64(0), made)
+        return self._without(bad, made) if bad.any() else made
 
     def exp(self, a: Residues) -> Residues:
         """Return a random element of the next prime's order to the power of the next level of a."""
         a = np.broadcast_to(a, (a.shape[0], self.trials, *a.shape[2:]))
         if self.sealed:
-            return self._without_infinity(self._oracle("exp", (a,)), a, shift=0)
+            return exp_of_ends(self._oracle("exp", (a,)), a, self._infinity, self.primes, shift=0)
         result = np.empty(a.shape, dtype=np.uint64)
         rows = np.arange(self.trials).reshape(-1, *(1,) * (a.ndim - 2))
         for level, table in enumerate(self._power_tables):
@@ -220,32 +232,16 @@ class Field:
         result[-1] = self._oracle("exp", (a,))[-1]
         if self.holes:
             result[:-1][a[1:] >= UNDEFINED] = UNDEFINED
-        return self._without_infinity(result, a, shift=1)
-
-    def _without_infinity(self, result: Residues, a: Residues, shift: int) -> Residues:
-        """Set e to the minus infinity to 0."""
-        if self._infinity is None:
-            return result
-        below = align_dims(self.neg(self._infinity), a)[0]
-        if shift:
-            result[:-1][a[1:] == below[1:]] = 0
-            result[-1][a[-1] == below[-1]] = 0
-        else:
-            result[:, (a == below).all(axis=0)] = 0
-        return result
+        return exp_of_ends(result, a, self._infinity, self.primes, shift=1)
 
     def log(self, a: Residues) -> Residues:
         """Return the exponents that make the levels of a, one level further down; undefined at the first."""
         if self.sealed or self.lenient or self.levels == 1 or self.tower[0] > LARGEST_TABLE:
             return self._oracle("function log", (a,))
         a = np.broadcast_to(a, (a.shape[0], self.trials, *a.shape[2:]))
-        result = np.full(a.shape, UNDEFINED, dtype=np.uint64)
         self.holes = True
-        for level in range(self.levels - 1):
-            result[level + 1] = logarithms_of(
-                a[level], self.tower[level], self.primes[level + 1], self._generator(level)
-            )
-        return result
+        generated = [self._generator(level) for level in range(self.levels - 1)]
+        return tower_logarithms(a, self.tower, self.primes, generated)
 
     def sqrt(self, a: Residues) -> Residues:
         """Return a to the power (prime + 1) / 4: the root of a square that is itself one."""
@@ -273,7 +269,7 @@ class Field:
 
     def where(self, mask: Residues, a: Residues, b: Residues) -> Residues:
         """Return a where the mask is 1 and b elsewhere, whatever the other one is."""
-        if not self.holes:
+        if not (self.has_marks and is_mask(mask)):
             # m (a - b) + b with one product fewer than m a + (1 - m) b.
             return self.add(self.mul(mask, self.add(a, self.neg(b))), b)
         ndim = max(mask.ndim, a.ndim, b.ndim)
@@ -282,7 +278,7 @@ class Field:
 
     def select(self, mask: Residues, a: Residues) -> Residues:
         """Return a where the mask is 1 and 0 elsewhere: the product with a mask."""
-        if not self.holes:
+        if not (self.has_marks and is_mask(mask)):
             return self.mul(mask, a)
         mask, a = align_dims(mask, a)
         return self._made(np.where(mask == 0, np.uint64(0), a), mask)
@@ -313,6 +309,7 @@ class Field:
     def sum_mod(self, a: Residues, axes: int | tuple[int, ...]) -> Residues:
         """Return the plain sum over array dimensions, which stay with one element each."""
         dims = (axes,) if isinstance(axes, int) else axes
+        a = self._without_ends(a, a)
         if self.holes:
             bad = np.asarray((a >= UNDEFINED).any(axis=dims, keepdims=True))
             if bad.any():
@@ -326,8 +323,7 @@ class Field:
         if 0 in (a.shape[dim] for dim in dims):
             shape = [1 if i in dims else extent for i, extent in enumerate(a.shape)]
             below = self.neg(self.infinity()).reshape(*a.shape[:2], *(1,) * (a.ndim - 2))
-            a = np.broadcast_to(below, shape)
-            return a
+            return np.broadcast_to(below, shape)
         for dim in reversed(dims):
             best = a.take([0], axis=dim)
             for place in range(1, a.shape[dim]):
@@ -349,12 +345,8 @@ class Field:
         ndim = max(a.ndim for a in args)
         firsts = [self._first_level(widen(arg, ndim)) for arg in args]
         result = self.source.oracle(name, firsts)
-        if not self.holes:
-            return result
-        bad: NDArray[np.bool_] = np.zeros(result.shape[1:], dtype=np.bool_)
-        for first in firsts:
-            bad = bad | (first >= UNDEFINED)
-        return self._without(np.broadcast_to(bad[None], result.shape), result) if bad.any() else result
+        bad = undefined_places(firsts) if self.holes else np.False_
+        return self._without(np.broadcast_to(bad, result.shape), result) if bad.any() else result
 
     def _first_level(self, a: Residues) -> Residues:
         """Return for each element its residue at the first level where it has one."""
@@ -410,9 +402,7 @@ class Field:
         mask = np.broadcast_to(truth.astype(np.uint64), (self.levels, *truth.shape))
         if not self.holes:
             return mask
-        bad: NDArray[np.bool_] = np.zeros(truth.shape, dtype=np.bool_)
-        for arg in args:
-            bad = bad | (self._first_level(arg) >= UNDEFINED)
+        bad = undefined_places([self._first_level(arg) for arg in args])
         return np.where(bad[None], UNDEFINED, mask) if bad.any() else mask
 
     def _made(self, result: Residues, *args: Residues) -> Residues:
@@ -433,6 +423,15 @@ class Field:
             return result
         self.holes = True
         return np.where(bad, UNDEFINED, result)
+
+    def _without_ends(self, result: Residues, *args: Residues) -> Residues:
+        """Return a result that is undefined where an operand is infinity or its negative."""
+        if self._infinity is None:
+            return result
+        for arg in args:
+            bad = endless(arg, self._infinity, self.primes)
+            result = self._without(bad, result) if bad.any() else result
+        return result
 
     def _prime_like(self, a: Residues) -> Residues:
         return self.primes.reshape(-1, *(1,) * (a.ndim - 1))

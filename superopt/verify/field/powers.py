@@ -1,5 +1,6 @@
 """Powers: tables by which exponentials and logarithms are looked up in the field."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -7,7 +8,7 @@ from numpy.typing import NDArray
 
 from superopt.verify.field.residues import UNDEFINED, Residues, reduce
 
-__all__ = ["LARGEST_TABLE", "generators", "logarithms_of", "power_table", "raised"]
+__all__ = ["LARGEST_TABLE", "generators", "power_table", "raised", "tower_logarithms"]
 
 LARGEST_TABLE = 2**23
 """The largest prime that has a table of logarithms."""
@@ -53,7 +54,17 @@ def raised(
     return value
 
 
-def logarithms_of(
+def tower_logarithms(
+    values: Residues, tower: Sequence[int], primes: Residues, generated: Sequence[NDArray[np.uint64]]
+) -> Residues:
+    """Return the logarithms of values with several levels, each one level further down than its power."""
+    result = np.full(values.shape, UNDEFINED, dtype=np.uint64)
+    for level, generator in enumerate(generated):
+        result[level + 1] = _logarithms_of(values[level], tower[level], primes[level + 1], generator)
+    return result
+
+
+def _logarithms_of(
     values: NDArray[np.uint64], prime: int, order: np.uint64, generator: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
     """Return the exponents to which each trial's generator makes some residues; undefined for no squares."""

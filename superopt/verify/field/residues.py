@@ -4,6 +4,7 @@ An array of residues is a uint64 array whose first axis is the level of the towe
 residues modulo prime i. Every prime is below 2^32, so a product of two residues fits in a word.
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,11 +19,13 @@ __all__ = [
     "first_residues",
     "fold",
     "inverse",
+    "is_mask",
     "mix",
     "mix_seed",
     "power",
     "reduce",
     "sum_residues",
+    "undefined_places",
     "widen",
 ]
 
@@ -162,6 +165,19 @@ def first_residues(a: Residues) -> Residues:
             break
         first = np.where(bad, a[level], first)
     return first
+
+
+def undefined_places(levels: Sequence[NDArray[np.uint64]]) -> NDArray[np.bool_]:
+    """Return where any of several values is undefined, each given at one level."""
+    bad = levels[0] >= UNDEFINED
+    for other in levels[1:]:
+        bad = bad | (other >= UNDEFINED)
+    return bad
+
+
+def is_mask(a: Residues) -> bool:
+    """Whether all values are 0 or 1, or undefined: a number that stands for a mask may be any."""
+    return not ((a > 1) & (a < UNDEFINED)).any()
 
 
 def common_level(a: Residues, b: Residues) -> int:

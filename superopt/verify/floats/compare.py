@@ -21,7 +21,7 @@ both ways where results show it. Elements that hang on a comparison which roundi
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -62,6 +62,7 @@ __all__ = [
     "FLOOR",
     "ONLY_FINITE",
     "SMALL_DRAWS",
+    "Differing",
     "Turned",
     "compare_floats",
     "compare_many",
@@ -75,6 +76,10 @@ __all__ = [
 Function: TypeAlias = Callable[..., Any]
 Turned: TypeAlias = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """Results with their dimensions in another order, the rows last."""
+
+Differing: TypeAlias = Literal["numbers", "in any way", "undefined"]
+"""What tells two functions apart: other numbers; these, or a NaN or infinity of one of them; or a NaN or
+infinity of the second where the first has a number."""
 
 FACTOR = 2.0
 """How many times PyTorch's own error a candidate may make."""
@@ -329,15 +334,15 @@ def find_counterexample(
     *,
     distributions: Iterable[str] | None = None,
     tolerance: float | None = None,
-    finite: bool = False,
+    differing: Differing = "in any way",
     seed: int = 0,
     focus: Focus | None = None,
 ) -> Counterexample | None:
     """Return inputs on which two functions differ in float64, if found: by more than their dtype rounds.
 
-    `tolerance` is another share of a row's largest magnitude to tell them apart by; with `finite`, a
-    NaN or infinity on one side does not. With a `focus` (of both, traced), inputs are aimed at their
-    comparisons too, and elements that hang on a comparison which rounding may turn tell nothing.
+    `tolerance` is another share of a row's largest magnitude to tell them apart by; `differing` says whether
+    a NaN or infinity of one of them does, too, or alone. With a `focus` (of both, traced), inputs are aimed
+    at their comparisons too, and elements that hang on a comparison which rounding may turn tell nothing.
     """
     left, right = in_float64(f), in_float64(g)
     if tolerance is None:
@@ -360,11 +365,11 @@ def find_counterexample(
         _check_shapes(made, other)
         least = _NOTHING * max((float(one.abs().max()) for one in _floating(drawn)), default=1.0)
         results = [(a.double(), b.double()) for a, b in zip(made, other, strict=True)]
-        differ = [_differ(a, b, tolerance, least, finite) for a, b in results]
+        differ = [_differ(a, b, tolerance, least, differing) for a, b in results]
         if any(bool(one.any()) for one in differ):
             # What is added and taken away again leaves its rounding.
             least = max(least, _NOTHING * max(largest_number(one, drawn) for one in (f, g)))
-            differ = [_differ(a, b, tolerance, least, finite) for a, b in results]
+            differ = [_differ(a, b, tolerance, least, differing) for a, b in results]
         if watch is not None and any(bool(one.any()) for one in differ):
             certain = watch.see(drawn).certain
             differ = [a & b for a, b in zip(differ, certain, strict=True)] if certain else differ
@@ -387,11 +392,13 @@ def _floating(inputs: Sequence[Any]) -> list[Tensor]:
     return [one for one in tensors_of(inputs) if one.dtype.is_floating_point and one.numel()]
 
 
-def _differ(a: Tensor, b: Tensor, tolerance: float, least: float, finite: bool) -> Tensor:
+def _differ(a: Tensor, b: Tensor, tolerance: float, least: float, differing: Differing) -> Tensor:
     """Return where two results differ; by less than `least` they do where all that is left is rounding."""
+    if differing == "undefined":
+        return a.isfinite() & ~b.isfinite()
     differ = ((a - b).abs() > tolerance * scale_of(a)) & ((a - b).abs() > least)
     differ &= a.isfinite() & b.isfinite()
-    return differ if finite else differ | (a.isfinite() != b.isfinite())
+    return differ if differing == "numbers" else differ | (a.isfinite() != b.isfinite())
 
 
 def _made(function: Function, inputs: Sequence[Any], seed: int) -> list[Tensor]:

@@ -47,6 +47,7 @@ class Facts:
             and primitives <= {"const", "add", "mul", "neg", "inv", "exp"}
             and not self.ordered
             and not self.integers  # integers wrap around
+            and not any(step.op == "infinity" for graph in self.graphs for step in graph.steps)
         )
 
     @property

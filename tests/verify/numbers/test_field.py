@@ -222,6 +222,44 @@ def test_infinity_ranks_at_the_ends(field, x):
     assert same(field.exp(masked), kept, levels=2)
 
 
+def test_infinity_swallows_what_is_added(field, x):
+    infinity = field.infinity()
+    below = field.neg(infinity)
+    top, bottom = (one.reshape(*one.shape, 1, 1) for one in (infinity, below))
+    assert same(field.add(x, infinity), top)
+    assert same(field.add(below, x), bottom)
+    assert same(field.add(infinity, infinity), infinity)
+    assert (field.inv(below) == 0).all()
+    assert (field.mul(x, field.inv(infinity)) == 0).all()
+    assert same(field.exp(infinity), infinity)
+    alike = field.const(Fraction(2))[:, :1]  # the same in all trials
+    assert (field.mul(field.inv(alike), alike) == 1).all()
+
+
+def test_what_else_is_made_of_infinity_is_undefined(field, x):
+    infinity = field.infinity()
+    below = field.neg(infinity)
+    positive = field.less(field.const(Fraction(0)), x)
+    some = field.where(positive, x, infinity)
+    made = [
+        field.add(infinity, below),
+        field.mul(x, infinity),
+        field.mul(field.const(Fraction(0)), below),
+        field.sum_mod(infinity, ()),
+    ]
+    assert all((one >= UNDEFINED).all() for one in made)
+    assert (field.sum_mod(some, -1) >= UNDEFINED).any()
+    assert (field.select(positive, some) < UNDEFINED).all()
+    assert same(field.select(positive, some), field.mul(positive, x))
+
+
+def test_a_number_in_the_place_of_a_mask_chooses_nothing(field, x, y):
+    field.infinity()
+    number = field.leaf("mask", (4, 5))
+    assert not same(field.where(number, x, y), x)
+    assert same(field.select(number, x), field.mul(number, x))
+
+
 def test_oracles_depend_on_name_order_and_value(field, x, y):
     assert same(field.function("f", x, y), field.function("f", x, y))
     assert not same(field.function("f", x, y), field.function("f", y, x))

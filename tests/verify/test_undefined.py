@@ -1,0 +1,149 @@
+"""Undefined: programs of which one makes NaN or infinity for numbers for which the other has a number."""
+
+import math
+
+import pytest
+import torch
+
+from superopt.verify.decide import UNDEFINED
+from superopt.verify.equivalent import equivalent
+
+INF, NAN = math.inf, math.nan
+GENERATOR = torch.Generator().manual_seed(5)
+M = torch.rand(4, 6, generator=GENERATOR) > 0.4
+X, Y = (torch.randn(4, 6, generator=GENERATOR) for _ in range(2))
+
+# The second program is undefined for numbers for which the first is defined; the other way round, they are
+# equal.
+UNDEFINED_SECOND = {
+    "a logarithm where a mask is 0": (
+        lambda m, y: torch.where(m, y.log(), 0.0),
+        lambda m, y: m * y.log(),
+        (M, Y),
+    ),
+    "a root where a mask is 0": (
+        lambda m, y: torch.where(m, y.sqrt(), 0.0),
+        lambda m, y: m * y.sqrt(),
+        (M, Y),
+    ),
+    "a logarithm of what is not positive": (
+        lambda x: torch.where(x > 0, x.log(), 0.0),
+        lambda x: (x > 0) * x.log(),
+        (X,),
+    ),
+    "the same in halves": (
+        lambda x: torch.where(x > 0, x.log(), 0.0),
+        lambda x: (x > 0) * x.log(),
+        (X.half(),),
+    ),
+    "a logarithm far from zero": (
+        lambda x: torch.where(x > 10, (x - 10).log(), 0.0),
+        lambda x: (x > 10) * (x - 10).log(),
+        (X,),
+    ),
+    "a quotient by what is compared with 0": (
+        lambda x: torch.where(x != 0, 1 / x, 0.0),
+        lambda x: (x != 0) * (1 / x),
+        (X,),
+    ),
+    "a quotient by an integer": (
+        lambda n: torch.where(n != 0, 1 / n, 0.0),
+        lambda n: (n != 0) * (1 / n),
+        (torch.arange(-5, 5),),
+    ),
+    "a factor that is 0 where a logarithm is infinite": (
+        lambda x: torch.where(x > 0, x.abs().log(), 3.0),
+        lambda x: (x > 0) * x.abs().log() + (x <= 0) * 3,
+        (X,),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNDEFINED_SECOND)
+def test_who_is_undefined_where_the_first_is_not_is_not_equal(name):
+    first, second, inputs = UNDEFINED_SECOND[name]
+    verdict = equivalent(first, second, *inputs)
+    assert verdict.unknown, str(verdict)
+    assert UNDEFINED in str(verdict)
+    assert verdict.counterexample is not None
+    assert math.isfinite(verdict.counterexample.left)
+    assert not math.isfinite(verdict.counterexample.right)
+    assert equivalent(second, first, *inputs).equal
+
+
+# Infinity less infinity and 0 times infinity are no numbers, so none of these is equal to the first.
+NO_NUMBERS = {
+    "infinity added and taken away": (lambda x: 2 * x, lambda x: (2 * x + INF) - INF, (X,)),
+    "0 times infinity": (lambda x: 2 * x, lambda x: 2 * x + 0 * (x + INF), (X,)),
+    "infinity by infinity": (lambda x: x + x, lambda x: x * INF * 2 / INF, (X,)),
+    "infinity less infinity where a mask is 0": (
+        lambda m, x, y: torch.where(m, x - y, 0),
+        lambda m, x, y: torch.where(m, x, INF) - torch.where(m, y, INF),
+        (M, X, Y),
+    ),
+    "another sign of infinity": (lambda x: x + INF, lambda x: x - INF, (X,)),
+    "what is no number": (lambda m, x: x * 1, lambda m, x: torch.where(m, x, NAN), (M, X)),
+}
+
+
+@pytest.mark.parametrize("floats", [False, True])
+@pytest.mark.parametrize("name", NO_NUMBERS)
+def test_infinity_is_no_number_that_cancels(name, floats):
+    first, second, inputs = NO_NUMBERS[name]
+    assert not equivalent(first, second, *inputs, floats=floats).equal
+
+
+EQUAL = {
+    "a number by infinity": (lambda x: 2 * x + x / INF, lambda x: 2 * x, (X,)),
+    "a number less infinity": (lambda x: x - INF, lambda x: torch.full_like(x, -INF), (X,)),
+    "an exponential of minus infinity": (lambda x: (x - INF).exp() + x, lambda x: x * 1, (X,)),
+    "a selection shifted": (
+        lambda m, x, y: torch.where(m, x, INF) + y,
+        lambda m, x, y: torch.where(m, x + y, INF),
+        (M, X, Y),
+    ),
+    "a maximum shifted": (
+        lambda m, x: torch.where(m, 1 + x, -INF).amax(-1),
+        lambda m, x: 1 + torch.where(m, x, -INF).amax(-1),
+        (M, X),
+    ),
+    "a selection inverted": (
+        lambda m, x: 1 / torch.where(m, x, INF),
+        lambda m, x: torch.where(m, 1 / x, 0),
+        (M, X),
+    ),
+    "a selection in a sigmoid": (
+        lambda m, x: torch.where(m, x, -INF).sigmoid(),
+        lambda m, x: torch.where(m, x.sigmoid(), 0.0),
+        (M, X),
+    ),
+    "a softmax where a mask is 1": (
+        lambda m, x: torch.where(m, x, -INF).softmax(-1),
+        lambda m, x: (m * x.exp()) / (m * x.exp()).sum(-1, keepdim=True),
+        (M, X),
+    ),
+    "a selection of a selection": (
+        lambda m, x: torch.where(m, torch.where(m, x, INF), 0),
+        lambda m, x: torch.where(m, x, 0),
+        (M, X),
+    ),
+    # Accidents: a division by 0, and an overflow.
+    "a number times itself by itself": (lambda x, y: x, lambda x, y: x * y / y, (X, Y)),
+    "an exponential of an exponential": (lambda x: x * 1, lambda x: x.exp().exp().log().log(), (X,)),
+    "a logistic function": (lambda x: x.sigmoid(), lambda x: x.exp() / (1 + x.exp()), (X,)),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_infinities_and_accidents_keep_no_equality_from_its_proof(name):
+    first, second, inputs = EQUAL[name]
+    for one, other in ((first, second), (second, first)):
+        verdict = equivalent(one, other, *inputs)
+        assert verdict.equal, str(verdict)
+
+
+def test_a_difference_with_infinity_is_refuted_by_numbers_alone():
+    wrong = equivalent(lambda x: 2 * x + x / INF, lambda x: 3 * x, X)
+    assert wrong.different
+    assert wrong.counterexample is not None
+    assert not equivalent(lambda x: 2 * x + x / INF, lambda x: 3 * x, X, floats=False).different
