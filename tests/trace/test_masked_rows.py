@@ -142,3 +142,23 @@ def test_a_safe_softmax_of_products_hides_nothing() -> None:
 
     graph = trace(safe, torch.empty(3, 4), torch.empty(5, 4)).graph
     assert "guard" not in {step.op for step in graph.steps}
+
+
+def test_sums_of_booleans_are_booleans() -> None:
+    def neighbors(m: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return (m[:, 1:] + m[:, :-1]).float()
+
+    def joined(m: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return (torch.cat([m, n], 1) + torch.cat([n, m], 1)).float()
+
+    m, n = torch.rand(4, 8) > 0.5, torch.rand(4, 3) > 0.5
+    for function in (neighbors, joined, lambda m, n: (m + m[:1]).float()):
+        torch.testing.assert_close(trace(function, m, n).run(m, n), function(m, n))
+
+
+def test_minus_infinity_is_true() -> None:
+    def function(m: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.where(m, 1.0, -torch.inf).bool(), a, 0.0)
+
+    m, a = torch.rand(4, 8) > 0.5, torch.randn(4, 8)
+    torch.testing.assert_close(trace(function, m, a).run(m, a), function(m, a))

@@ -29,8 +29,13 @@ _UNARY = (
 @lower("add")
 def _add(b: Builder, x: Any, y: Any, alpha: float = 1) -> Sym:
     x, y = _tensors(b, x, y)
-    if x.dtype == y.dtype == torch.bool and b.nodes[x.value].mask and b.nodes[y.value].mask:
-        return pointwise(b, "or", x, y)
+    if x.dtype == y.dtype == torch.bool:
+        if b.nodes[x.value].mask and b.nodes[y.value].mask:
+            return pointwise(b, "or", x, y)
+        one = b.scalar(
+            1, torch.bool
+        )  # zeros and ones that are not known for a mask, as parts that were joined
+        return sub(b, one, scale(b, "mul", sub(b, one, x), sub(b, one, y)))
     return add(b, x, y if alpha == 1 else scale(b, "mul", y, b.scalar(alpha, x.dtype)))
 
 
@@ -140,7 +145,7 @@ def _index_put(
 
 def truth(b: Builder, x: Sym) -> Sym:
     """Return a tensor as 0 or 1: whether it is not 0."""
-    if x.dtype == torch.bool or b.nodes[x.value].mask:
+    if x.dtype == torch.bool or (b.nodes[x.value].mask and x.mask is None):
         return x
     return replace(pointwise(b, "ne", x, b.scalar(0, x.dtype)), dtype=torch.bool)
 
