@@ -230,7 +230,10 @@ _RECORDS = (
     _function("pow", 2, 20, keeps_mask=True, torch="{} ** {}", triton="power({}, {})"),
     # guard(m, x) is x where m, else 0, even where x is 0 / 0. The algebra, in which an undefined x may be
     # anything, knows nothing of it: it would conclude that it is x.
-    _function("guard", 2, 1, keeps_mask=True, keeps_zero=True, absorbs_zero=True, finite=True),
+    _function(
+        "guard", 2, 1,
+        keeps_mask=True, keeps_zero=True, absorbs_zero=True, finite=True, powers=_powers(0, 1),
+    ),
 )  # fmt: skip
 
 OPS: dict[str, Op] = {op.name: op for op in _RECORDS}

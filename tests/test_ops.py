@@ -64,7 +64,7 @@ def commutes(op: Op) -> bool:
 
 def scaled(op: Op, *powers: float, alike: bool = False) -> bool:
     """Return whether each operand, or all alike, times t makes the value t ** power times as large."""
-    if op.name in CONDITIONAL or op.mask:
+    if op.mask or (alike and op.name in CONDITIONAL):
         return False
     operands = grid(op, [one for one in FINITE if abs(one) < 100])
     made = values_of(op, *operands)
@@ -78,7 +78,7 @@ def scaled(op: Op, *powers: float, alike: bool = False) -> bool:
 
 def powers_of(op: Op) -> tuple[float, ...]:
     """Return the powers that are true of an operator, found by trying; empty where there are none."""
-    tried = product((1, -1, 2, 0.5, -0.5), repeat=op.arity)
+    tried = product((1, -1, 2, 0.5, -0.5, 0), repeat=op.arity)
     return next((powers for powers in tried if scaled(op, *powers)), ())
 
 

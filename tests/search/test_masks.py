@@ -1,9 +1,11 @@
 """Masks: what the search finds of attention some of whose rows may see nothing."""
 
 import pytest
+import torch
 
 from superopt.driver import SearchOptions, run, search
-from superopt.ir import parse_graph
+from superopt.ir import fuse, parse_graph, stabilize
+from superopt.trace import trace
 
 
 def test_attention_that_may_see_nothing_is_split_too() -> None:
@@ -31,6 +33,22 @@ out out: f32[m] = t13
     assert not region.notes
     assert all("guard" in [step.op for step in one.graph.steps] for one in region.found)
     assert any("s" in one.split_axes for one in region.found)
+
+
+@pytest.mark.parametrize("mask", [torch.empty(9, 12), torch.empty(9, 12, dtype=torch.bool)])
+def test_what_hides_rows_before_a_product_leaves_it(mask: torch.Tensor) -> None:
+    """Weights of rows that may see nothing are divided by their sum after the product, in one kernel."""
+
+    def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        scores = q @ k.mT
+        scores = torch.where(mask, scores, -torch.inf) if mask.dtype == torch.bool else scores + mask
+        made: torch.Tensor = torch.ops.aten._safe_softmax(scores, -1) @ v
+        return made
+
+    inputs = *(torch.empty(shape) for shape in ((9, 4), (12, 4), (12, 5))), mask
+    [region] = search(trace(masked, *inputs).program).regions
+    fused = [fuse(stabilize(one.graph), online=True) for one in region.found]
+    assert any(len(one.kernels) == 1 for one in fused)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 38])

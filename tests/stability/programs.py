@@ -44,6 +44,11 @@ def additive_mask(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, bias)
 
 
+def safe(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    weights: Tensor = torch.ops.aten._safe_softmax(q @ k.mT + bias, -1)
+    return weights @ v
+
+
 def padded(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, bias > 0)
 
@@ -135,6 +140,7 @@ PROGRAMS = {
     "causal": Program(causal, (HQ, HK, HK), "k 1"),
     "by-hand": Program(by_hand, (Q, K, K), "k 0"),
     "alibi": Program(alibi, (Q, K, K), "k 0"),
+    "safe": Program(safe, (HQ, HK, HK, (QUERIES, KEYS)), "k 1"),
     "additive-mask": Program(additive_mask, (HQ, HK, HK, (QUERIES, KEYS)), "k 1"),
     "padded": Program(padded, (HQ, HK, HK, (QUERIES, KEYS)), "k 1"),
     "soft-capped": Program(soft_capped, (Q, K, K), "k 0"),

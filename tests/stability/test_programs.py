@@ -13,7 +13,7 @@ SLOW = pytest.mark.slow
 TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 # Absolute, where results are of the order of 1: an entropy of 4e-13, the difference of two logarithms, is 0.
 NOTHING = 1e-12
-ONE_PASS = ["causal", "alibi", "additive-mask", "padded", "soft-capped", "entropy", "softmax"]
+ONE_PASS = ["causal", "alibi", "additive-mask", "safe", "padded", "soft-capped", "entropy", "softmax"]
 
 
 def answers(target, dtype, device, *names):

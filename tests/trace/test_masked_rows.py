@@ -99,3 +99,66 @@ def test_softmax_has_no_maximum() -> None:
 def test_a_constant_is_the_exact_float() -> None:
     graph = trace(lambda x: x * 0.1, torch.empty(3, 4)).graph
     assert [step.value for step in graph.steps if step.op == "const"] == [Fraction(0.1)]
+
+
+def test_layers_of_attention_know_rows_that_see_nothing() -> None:
+    """`nn.MultiheadAttention` takes the softmax of scores and a bias, which may be minus infinity."""
+    layer = torch.nn.MultiheadAttention(16, 2, batch_first=True).eval()
+
+    def added(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = layer(x, x, x, attn_mask=mask, need_weights=False)[0]
+        return made
+
+    def padded(x: torch.Tensor, mask: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        bias = torch.zeros(padding.shape).masked_fill(padding, -torch.inf)
+        made: torch.Tensor = layer(x, x, x, bias, False, mask)[0]
+        return made
+
+    x, hidden = torch.randn(2, 6, 16), torch.zeros(6, 6)
+    hidden[3], hidden[1, 2] = -torch.inf, -torch.inf
+    causal = torch.full((6, 6), -torch.inf).triu(1)
+    padding = torch.tensor([[True, True, False, False, False, False], [False] * 6])
+    with torch.no_grad():
+        for function, given in ((added, (x, hidden)), (padded, (x, causal, padding))):
+            torch.testing.assert_close(trace(function, *given).run(*given), function(*given))
+
+
+def test_a_softmax_that_is_safe_is_zero_where_all_is_minus_infinity() -> None:
+    def safe(p: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = torch.ops.aten._safe_softmax(p.log(), -1)
+        return made
+
+    p = torch.rand(3, 4)
+    p[1], p[2, 0] = 0, 0
+    made = trace(safe, p).run(p)
+    assert not made[1].any()
+    torch.testing.assert_close(made, safe(p))
+
+
+def test_a_safe_softmax_of_products_hides_nothing() -> None:
+    def safe(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = torch.ops.aten._safe_softmax(q @ k.mT / 2 + 1, -1)
+        return made
+
+    graph = trace(safe, torch.empty(3, 4), torch.empty(5, 4)).graph
+    assert "guard" not in {step.op for step in graph.steps}
+
+
+def test_sums_of_booleans_are_booleans() -> None:
+    def neighbors(m: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return (m[:, 1:] + m[:, :-1]).float()
+
+    def joined(m: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return (torch.cat([m, n], 1) + torch.cat([n, m], 1)).float()
+
+    m, n = torch.rand(4, 8) > 0.5, torch.rand(4, 3) > 0.5
+    for function in (neighbors, joined, lambda m, n: (m + m[:1]).float()):
+        torch.testing.assert_close(trace(function, m, n).run(m, n), function(m, n))
+
+
+def test_minus_infinity_is_true() -> None:
+    def function(m: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.where(m, 1.0, -torch.inf).bool(), a, 0.0)
+
+    m, a = torch.rand(4, 8) > 0.5, torch.randn(4, 8)
+    torch.testing.assert_close(trace(function, m, a).run(m, a), function(m, a))

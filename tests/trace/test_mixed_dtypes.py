@@ -79,3 +79,12 @@ def test_a_number_does_not_become_a_truth_value_or_lose_its_fraction(for_proof: 
         assert same, f"{text}: {found} against {expected}"
         checked += 1
     assert checked > 300
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_is_rounded_before_half_precisions_are_compared_with_it(dtype: torch.dtype) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x >= 0.1, 1.0, 0.0) + torch.where(x == 0.3, 1.0, 0.0)
+
+    x = torch.tensor([0.1, 0.3, -torch.inf], dtype=dtype)
+    torch.testing.assert_close(trace(function, x).run(x), function(x))

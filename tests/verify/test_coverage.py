@@ -20,6 +20,7 @@ from superopt.verify.floats.compare import (
 )
 from superopt.verify.floats.coverage import Coverage, Watch
 from superopt.verify.floats.focus import focus_of
+from superopt.verify.floats.samples import MISSING
 from superopt.verify.floats.seek import seek
 
 Function = Callable[..., Tensor]
@@ -112,8 +113,28 @@ LOST_WITH_NAN: dict[str, tuple[Function, Function, tuple[Tensor, ...]]] = {
         lambda x, b: x + 1 - (b > 2).float(),
         (X, B),
     ),
+    "a factor of what booleans select": (
+        lambda m, p, v: torch.where(m, p * v, 0).sum(-1),
+        lambda m, p, v: ((m * p) * v).sum(-1),
+        (torch.rand(32, 24) < 0.5, torch.randn(32, 24), torch.randn(32, 24)),
+    ),
+    "a factor of what booleans select, before a sort": (
+        lambda m, p, v: torch.where(m, p * v, 0).sum(-1).sort().values,
+        lambda m, p, v: ((m * p) * v).sum(-1).sort().values,
+        (torch.rand(32, 24) < 0.5, torch.randn(32, 24), torch.randn(32, 24)),
+    ),
+    "rows of minus infinity": (
+        lambda x, b: torch.ops.aten._safe_softmax(x + b, -1),
+        lambda x, b: softmax(x + b),
+        (X, X),
+    ),
+    "a logarithm of exponentials less the first": (
+        lambda x: x.logsumexp(-1),
+        lambda x: x[:, 0] + (x - x[:, :1]).exp().sum(-1).log(),
+        (X / 8,),
+    ),
 }
-"""What agrees on all numbers, but not where one is missing and a comparison sorts it out."""
+"""What agrees on all numbers, but not where one is missing and something sorts it out."""
 
 RIGHT: dict[str, tuple[Function, Function, tuple[Tensor, ...]]] = {
     "the mask of a softmax": (
@@ -212,6 +233,29 @@ def test_a_wrong_candidate_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_candidate_is_accepted(name: str) -> None:
     check_right(name, 0)
+
+
+def test_numbers_are_missing_where_operators_take_that() -> None:
+    """A Cholesky decomposition refuses NaN: where PyTorch fails there is nothing to compare."""
+
+    def function(m: Tensor, x: Tensor) -> Tensor:
+        x = torch.where(m, x, 0)
+        found: Tensor = torch.linalg.cholesky(x @ x.mT + torch.eye(len(x), dtype=x.dtype))
+        return found
+
+    m, x = torch.rand(4, 4) < 0.5, torch.randn(4, 4)
+    focus = focus_of(trace(function, m, x))
+    report = compare_floats(function, function, (m, x), focus=focus, distributions=["normal"])
+    assert focus.sorts_out_nan
+    assert not focus.is_algebra
+    assert report.ok, report
+    assert MISSING not in [one.name for one in report.distributions]
+
+
+def test_minus_infinities_are_drawn_where_they_may_come_to_numbers() -> None:
+    focus = focus_of(trace(lambda x, w, b: softmax(x @ w + b) @ w.mT, X, V, torch.zeros(V.shape[1])))
+    assert focus.minus_infinities == {2}
+    assert not focus_of(trace(lambda x, w: (x @ w).square(), X, V)).minus_infinities
 
 
 @pytest.mark.slow

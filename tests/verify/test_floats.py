@@ -342,3 +342,14 @@ def test_errors_are_judged_along_the_last_dimension_or_another(turned: bool) -> 
         turned=(lambda results: [one.t() for one in results]) if turned else None,
     )
     assert report.ok is not turned
+
+
+def test_an_output_that_was_never_compared_is_not_tested() -> None:
+    """All numbers of the second output are NaN, whatever they are the logarithms of."""
+    report = compare_floats(
+        lambda x: (x + 1, (x.abs() - 1e9).log()), lambda x: (x + 1, (x.abs() - 1e9).sqrt()), (X,)
+    )
+    assert report.accurate
+    assert not report.ok
+    assert report.uncovered == ("output 1 was never compared",)
+    assert compare_floats(lambda x: (x + 1, x.log()), lambda x: (1 + x, x.log()), (X,)).ok

@@ -7,7 +7,7 @@ import torch
 
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering import masks
-from superopt.trace.lowering.masks import add, choose, exp, pointwise
+from superopt.trace.lowering.masks import add, choose, exp, seen
 from superopt.trace.lowering.reduce import product, total, zero_unless
 from superopt.trace.lowering.table import lower
 
@@ -57,7 +57,7 @@ def _attention(
             flat_heads = choose(b, attn_mask, flat_heads, b.scalar(-inf, query.dtype))
         else:
             flat_heads = add(b, flat_heads, attn_mask)
-    visible = None if attn_mask is None else _visible(b, flat_heads, attn_mask)
+    visible = None if attn_mask is None else seen(b, flat_heads)
     weights = grown = exp(b, flat_heads)
     if grouped:
         parts = b.axes.cut(weights.dims[-3], (kv_heads, heads // kv_heads))
@@ -86,20 +86,6 @@ def _attention_on_cpus(
     """Return the attention alone: whoever reads the logarithms of its sums, as backward passes do, cannot."""
     out = _attention(b, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=True)
     return out, None
-
-
-def _visible(b: Builder, scores: Sym, bias: Sym) -> Sym | None:
-    """Return which keys each row of scores sees, None for all.
-
-    Where the scores have a mask, it holds that of the bias.
-    """
-    numbers = bias if scores.mask is None else replace(bias, mask=None)
-    finite = bias.dtype == torch.bool or b.constant(numbers.value) is not None
-    seen = None if finite else pointwise(b, "gt", numbers, b.scalar(-inf, bias.dtype))
-    if scores.mask is not None:
-        masked = replace(scores, value=scores.mask, mask=None)
-        seen = masked if seen is None else pointwise(b, "and", seen, masked)
-    return None if seen is None else replace(seen, dtype=torch.bool)
 
 
 def _merge_groups(x: Sym) -> tuple[tuple[int, ...], ...]:

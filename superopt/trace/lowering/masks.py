@@ -5,12 +5,16 @@ positive scales until it meets an exp turns every way to write a masked softmax 
 form `m * exp(v)`; where it meets anything else it is made explicit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import inf
 
+import torch
+
+from superopt.ops import OPS
 from superopt.trace.builder import Builder, Sym
 
-__all__ = ["add", "choose", "exp", "pointwise", "scale", "sub"]
+__all__ = ["add", "choose", "exp", "pointwise", "scale", "seen", "sub"]
 
 
 def pointwise(b: Builder, op: str, *syms: Sym) -> Sym:
@@ -56,6 +60,39 @@ def exp(b: Builder, x: Sym) -> Sym:
     if x.mask is not None:
         value = b.apply("mul", x.mask, value)
     return replace(x, value=value, mask=None)
+
+
+def seen(b: Builder, x: Sym) -> Sym | None:
+    """Return which numbers are not minus infinity, None for all; products of matrices count as finite."""
+    found = x.mask
+    for term in _terms(b, x.value):
+        if not _finite(b, term):
+            low = b.scalar(-inf, x.dtype)
+            above = b.apply("gt", term, b.settle(low).value)
+            found = above if found is None else b.apply("and", above, found)
+    return None if found is None else replace(x, value=found, mask=None, dtype=torch.bool)
+
+
+def _terms(b: Builder, value: int) -> Iterator[int]:
+    """Yield the values of which a value is the sum."""
+    if b.nodes[value].op != "add":
+        yield value
+        return
+    for part in b.nodes[value].inputs:
+        yield from _terms(b, part)
+
+
+def _finite(b: Builder, value: int) -> bool:
+    """Return whether a value is finite as it is made of numbers, conditions and products of matrices."""
+    node = b.nodes[value]
+    if node.mask or node.op in ("const", "size", "index", "contract"):
+        return True
+    if node.op == "div":
+        return bool(b.constant(node.inputs[1])) and _finite(b, node.inputs[0])
+    moves = node.op in ("rename", "select", "sum", "max")
+    return (moves or (node.op in OPS and OPS[node.op].finite)) and all(
+        _finite(b, part) for part in node.inputs
+    )
 
 
 def choose(b: Builder, condition: Sym, x: Sym, y: Sym) -> Sym:

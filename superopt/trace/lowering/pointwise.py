@@ -29,8 +29,18 @@ _UNARY = (
 @lower("add")
 def _add(b: Builder, x: Any, y: Any, alpha: float = 1) -> Sym:
     x, y = _tensors(b, x, y)
-    if x.dtype == y.dtype == torch.bool and b.nodes[x.value].mask and b.nodes[y.value].mask:
-        return pointwise(b, "or", x, y)
+    if x.dtype == y.dtype == torch.bool:
+        if b.nodes[x.value].mask and b.nodes[y.value].mask:
+            return pointwise(b, "or", x, y)
+        one = b.scalar(
+            1, torch.bool
+        )  # zeros and ones that are not known for a mask, as parts that were joined
+        return sub(b, one, scale(b, "mul", sub(b, one, x), sub(b, one, y)))
+    return _plus(b, x, y, alpha)
+
+
+def _plus(b: Builder, x: Sym, y: Sym, alpha: float) -> Sym:
+    """Return x + alpha y."""
     return add(b, x, y if alpha == 1 else scale(b, "mul", y, b.scalar(alpha, x.dtype)))
 
 
@@ -140,7 +150,7 @@ def _index_put(
 
 def truth(b: Builder, x: Sym) -> Sym:
     """Return a tensor as 0 or 1: whether it is not 0."""
-    if x.dtype == torch.bool or b.nodes[x.value].mask:
+    if x.dtype == torch.bool or (b.nodes[x.value].mask and x.mask is None):
         return x
     return replace(pointwise(b, "ne", x, b.scalar(0, x.dtype)), dtype=torch.bool)
 
@@ -246,6 +256,14 @@ def _log_sigmoid(b: Builder, x: Sym) -> tuple[Sym, None]:
     return sub(b, pointwise(b, "minimum", x, b.scalar(0, x.dtype)), rest), None
 
 
+def _compare(op: str, b: Builder, x: Sym, y: Any) -> Sym:
+    """Compare a tensor with another or with a number, which PyTorch rounds to a half precision first."""
+    if not isinstance(y, Sym) and x.dtype in (torch.float16, torch.bfloat16):
+        rounded = float(torch.tensor(y, dtype=torch.float64).to(x.dtype))
+        y = rounded if math.isfinite(rounded) else y
+    return pointwise(b, op, x, as_sym(b, y, x))
+
+
 @lower("glu")
 def _glu(b: Builder, x: Sym, dim: int = -1) -> Sym:
     half = b.shape(x)[dim] // 2
@@ -255,15 +273,15 @@ def _glu(b: Builder, x: Sym, dim: int = -1) -> Sym:
 
 lower_all(
     {name: lambda b, x, op=name: pointwise(b, op, x) for name in _UNARY}
-    | {name: lambda b, x, y, op=name: pointwise(b, op, x, as_sym(b, y, x)) for name in sorted(COMPARISONS)}
+    | {name: partial(_compare, name) for name in sorted(COMPARISONS)}
     | {name: lambda b, x, y, op=name: pointwise(b, op, x, y) for name in ("maximum", "minimum")}
     | {
         "exp": exp,
         "log10": lambda b, x: scale(b, "div", pointwise(b, "log", x), b.scalar(_LOG_10, x.dtype)),
         "rsub": lambda b, x, y, alpha=1: _sub(b, y, x, alpha),
         "mul": lambda b, x, y: scale(b, "mul", x, as_sym(b, y, x)),
-        "addcmul": lambda b, x, y, z, value=1: _add(b, x, scale(b, "mul", y, z), value),
-        "addcdiv": lambda b, x, y, z, value=1: _add(b, x, scale(b, "div", y, z), value),
+        "addcmul": lambda b, x, y, z, value=1: _plus(b, x, scale(b, "mul", y, z), value),
+        "addcdiv": lambda b, x, y, z, value=1: _plus(b, x, scale(b, "div", y, z), value),
         "lerp": lambda b, x, y, weight: add(b, x, scale(b, "mul", as_sym(b, weight, x), sub(b, y, x))),
         "gelu": lambda b, x, approximate="none": pointwise(
             b, "gelu_tanh" if approximate == "tanh" else "gelu", x

@@ -12,7 +12,7 @@ import torch
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.layout import picked
-from superopt.trace.lowering.masks import add, exp, pointwise, scale, sub
+from superopt.trace.lowering.masks import add, exp, pointwise, scale, seen, sub
 from superopt.trace.lowering.pointwise import truth
 from superopt.trace.lowering.table import check_rounds, flat, lower, lower_all, normal_dims, takes_integers
 
@@ -188,17 +188,19 @@ def _softmax(b: Builder, x: Sym, dim: int, half_to_float: bool = False, dtype: A
 
 def zero_unless(b: Builder, visible: Sym, dim: int, made: Sym) -> Sym:
     """Return what was made of rows that see anything along a dimension, and zero, not 0 / 0, elsewhere."""
-    seen = largest(b, visible, dim, keepdim=True)
-    return replace(pointwise(b, "guard", seen, made), dtype=made.dtype)
+    any_visible = largest(b, visible, dim, keepdim=True)
+    return replace(pointwise(b, "guard", any_visible, made), dtype=made.dtype)
 
 
 @lower("_safe_softmax")
 def _safe_softmax(b: Builder, x: Sym, dim: int, dtype: Any = None) -> Sym:
-    made = _softmax(b, x, dim)
-    if x.mask is None:
-        return made
-    visible = replace(x, value=x.mask, mask=None, dtype=torch.bool)
-    return zero_unless(b, visible, dim, made)
+    """Return the softmax, and zeros for rows of nothing but minus infinity."""
+    visible = seen(b, x)
+    if visible is None:
+        return _softmax(b, x, dim)
+    grown = exp(b, x)
+    share = pointwise(b, "reciprocal", total(b, grown, dim, keepdim=True))
+    return scale(b, "mul", grown, zero_unless(b, visible, dim, share))
 
 
 @lower("_log_softmax", "log_softmax")

@@ -21,6 +21,7 @@ both ways where results show it. Elements that hang on a comparison which roundi
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -36,6 +37,7 @@ from superopt.verify.floats.errors import (
     errors_of,
     judged,
     may_hang,
+    never_compared,
     scale_of,
 )
 from superopt.verify.floats.focus import Focus
@@ -44,6 +46,7 @@ from superopt.verify.floats.report import Counterexample, DistributionReport, Fl
 from superopt.verify.floats.samples import (
     DIRECTED,
     DISTRIBUTIONS,
+    MINUS_INFINITY,
     MISSING,
     ONLY_FINITE,
     beside,
@@ -102,6 +105,7 @@ _FEW, _LARGE = 16, 2**16  # elements of a small input, and of the inputs of a pr
 _COVERING = 2  # draws of a directed distribution that may show nothing new before it is left
 _NOTHING = 2.0**-44  # the share of the largest input that is left where it cancels in float64
 _LACKING_INPUTS = 4  # inputs of which numbers are left out, one in each draw
+_ROWS_TOO = 2  # draws of an input with minus infinities: in the second one, whole rows are
 _PRINTED = 6  # elements at each end of a long tensor in a counterexample
 
 
@@ -154,15 +158,15 @@ def compare_many(
     focus has comparisons. Who errs too much on the first draw is judged by as many draws as its size asks
     for, or `draws`.
     """
-    sorts_out_nan = focus is not None and focus.sorts_out_nan
+    whole = focus
     focus = None if focus is None or focus.is_empty else focus
     names = list(DISTRIBUTIONS if distributions is None else distributions)
     comparison = _Comparison(exact, eager, candidates, focus, inputs, draws, turned)
     if focus is not None:
         comparison.judge_directed(inputs, seed)
         names = [name for name in names if name not in DIRECTED]
-    if sorts_out_nan:
-        comparison.judge_missing(inputs, seed)
+    if whole is not None and whole.may_miss(tensors_of(inputs)):
+        comparison.judge_missing(whole, inputs, seed)
     for name in names:
         comparison.judge(name, inputs, seed)
     if comparison.watch is not None and not comparison.watch.complete:
@@ -189,6 +193,7 @@ class _Comparison:
         self.watch = None if focus is None else Watch(focus, unit_of(tensors_of(inputs)))
         self.found: list[list[DistributionReport]] = [[] for _ in candidates]
         self.dtype = "no floats"
+        self.compared: tuple[bool, ...] = ()  # whether any number was compared on any draw, by output
         # A tensor of few elements holds few of the numbers at which it is aimed.
         sizes = [one.numel() for one in tensors_of(inputs)]
         self.is_small = bool(sizes) and min(sizes) < _FEW and sum(sizes) < _LARGE
@@ -198,6 +203,7 @@ class _Comparison:
     def reports(self) -> list[FloatReport]:
         """The verdicts."""
         uncovered = () if self.watch is None else self.watch.coverage.uncovered
+        uncovered += never_compared(self.compared)
         return [FloatReport(self.dtype, FACTOR, tuple(found), uncovered) for found in self.found]
 
     def judge(self, name: str, inputs: Sequence[Any], seed: int) -> None:
@@ -220,11 +226,31 @@ class _Comparison:
         for name, several in errors.items():
             self._close(name, several, inputs, seed)
 
-    def judge_missing(self, inputs: Sequence[Any], seed: int) -> None:
-        """Judge all candidates where one input after another lacks numbers."""
-        floats = sum(one.dtype.is_floating_point for one in tensors_of(inputs))
-        seeds = range(seed, seed + min(floats, _LACKING_INPUTS))
-        self._judge_drawn(MISSING, ((self._drawn(MISSING, inputs, at), at) for at in seeds))
+    def judge_missing(self, focus: Focus, inputs: Sequence[Any], seed: int) -> None:
+        """Judge all candidates where one input after another lacks numbers, on draws that PyTorch takes."""
+        floats = [at for at, one in enumerate(tensors_of(inputs)) if one.dtype.is_floating_point]
+        infinite = [at for at in floats if at in focus.minus_infinities]
+        for name, positions, times in (
+            (MISSING, floats if focus.sorts_out_nan else [], 1),
+            (MINUS_INFINITY, infinite, _ROWS_TOO),
+        ):
+            errors = self._blank()
+            for at in range(seed, seed + min(len(positions), _LACKING_INPUTS) * times):
+                lacking = positions[at // times % len(positions)]
+                drawn = sample(name, inputs, seed=at, focus=self.focus, memory=self.memory, lacking=lacking)
+                try:
+                    known = self._known(drawn, at)
+                except Exception:  # an operator outside the algebra may raise anything
+                    if focus.is_algebra:
+                        raise
+                    continue
+                self._compare(name, drawn, at, self._everyone, errors, known)
+            self._report(name, errors)
+
+    def _known(self, drawn: Sequence[Any], seed: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the truth and what PyTorch makes of inputs."""
+        with torch.no_grad():
+            return _made(self.exact, drawn, seed), _made(self.eager, drawn, seed)
 
     def judge_found(self, draws: Iterable[Sequence[Any]], seed: int) -> None:
         """Judge all candidates on inputs that show comparisons as no distribution did."""
@@ -267,10 +293,10 @@ class _Comparison:
         seed: int,
         which: Sequence[int],
         errors: Sequence[list[Errors]],
+        known: tuple[list[Tensor], list[Tensor]] | None = None,
     ) -> bool:
         """Note the errors of some candidates on one draw; return whether it showed something new."""
-        with torch.no_grad():
-            truth, own = (_made(run, drawn, seed) for run in (self.exact, self.eager))
+        truth, own = known or self._known(drawn, seed)
         floating = [value for value in own if value.dtype.is_floating_point]
         if floating:
             self.dtype = dtype_text(floating[0].dtype)
@@ -292,6 +318,7 @@ class _Comparison:
                 found = {at: errors_of(*sides[at], turned(sight.certain)) for at in which}
         for at in which:
             errors[at].append(found[at])
+            self.compared = tuple(map(any, zip_longest(self.compared, found[at].compared, fillvalue=False)))
         return met
 
     def _judged(self, name: str, several: Sequence[Errors]) -> DistributionReport:

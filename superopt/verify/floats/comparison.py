@@ -1,9 +1,27 @@
-"""Comparisons: what a test must see of each one before the program that makes it has been tested."""
+"""Comparisons: what a test must see of each one before the program that makes it has been tested.
 
-from collections.abc import Mapping
+A selection, of a comparison or of booleans, sorts out NaN and infinities. Exponentials and maxima sort
+out minus infinities that are added to what they take, as masks are.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-__all__ = ["COMPARED", "EXTREMA", "SYMBOLS", "Comparison", "demands_of"]
+import torch
+from torch import Tensor
+
+from superopt.ir import Graph, Opaque, Region, tensorless_values
+
+__all__ = [
+    "COMPARED",
+    "EXTREMA",
+    "SYMBOLS",
+    "Comparison",
+    "demands_of",
+    "may_take",
+    "names_of_minus_infinity",
+    "sorts_out_nan",
+]
 
 COMPARED = frozenset({"lt", "gt", "le", "ge", "eq", "ne"})
 """Operators whose value jumps where their operands meet."""
@@ -86,3 +104,46 @@ def demands_of(op: str, possible: frozenset[int], *, direct: bool) -> tuple[froz
     if not all(sides):
         return ()
     return (*ordered, *equal) if direct else tuple(sides)
+
+
+_SINKING = frozenset({"max", "exp", "exp2", "expm1", "sigmoid", "tanh", "erf"}) | COMPARED | EXTREMA
+"""Operators that may make numbers of minus infinity."""
+
+_CARRYING = frozenset({"add", "sub", "mul", "div", "where", "rename", "select", "max", "maximum", "minimum"})
+"""Operators whose value may be minus infinity where one operand is, and that mix it with no other element."""
+
+
+def sorts_out_nan(graph: Graph) -> bool:
+    """Return whether results may be numbers where inputs are NaN: what selects is no NaN itself."""
+    tensorless = tensorless_values(graph)
+    return any(port.dtype == "bool" for port in graph.inputs) or any(
+        step.op in COMPARED and not tensorless[at] for at, step in graph.numbered
+    )
+
+
+def names_of_minus_infinity(graph: Graph) -> frozenset[str]:
+    """Return the inputs of a region whose numbers reach what makes numbers of minus infinity."""
+    found: set[str] = set()
+    carried: list[frozenset[str]] = [
+        frozenset({port.name}) if port.dtype[0] in "fb" and port.dtype != "bool" else frozenset()
+        for port in graph.inputs
+    ]
+    for step in graph.steps:
+        given = frozenset[str]().union(*(carried[i] for i in step.inputs))
+        if step.op in _SINKING:
+            found |= given
+        carried.append(given if step.op in _CARRYING else frozenset())
+    return frozenset(found)
+
+
+def may_take(nodes: Iterable[Region | Opaque], tensors: Iterable[Tensor]) -> bool:
+    """Return whether a program may be tried where numbers are missing.
+
+    Operators outside the algebra may fail on NaN, and may take the context of a GPU along. On a CPU those
+    of PyTorch raise an exception.
+    """
+    opaque = [node for node in nodes if isinstance(node, Opaque)]
+    if not opaque:
+        return True
+    on_cpu = all(one.device == torch.device("cpu") for one in tensors)
+    return on_cpu and all(node.target.startswith("aten.") for node in opaque)

@@ -7,9 +7,19 @@ import torch
 from torch import Tensor
 
 from superopt.verify.floats.report import DistributionReport
-from superopt.verify.floats.samples import DIRECTED, MISSING, ONLY_FINITE
+from superopt.verify.floats.samples import DIRECTED, MINUS_INFINITY, MISSING, ONLY_FINITE
 
-__all__ = ["FOUND", "ROUNDING", "Errors", "errors_of", "judged", "largest_error", "may_hang", "scale_of"]
+__all__ = [
+    "FOUND",
+    "ROUNDING",
+    "Errors",
+    "errors_of",
+    "judged",
+    "largest_error",
+    "may_hang",
+    "never_compared",
+    "scale_of",
+]
 
 ROUNDING = 64.0
 """Units in the last place below which two functions count as the same."""
@@ -17,7 +27,7 @@ ROUNDING = 64.0
 FOUND = "inputs found for comparisons"
 """The name under which inputs are judged that were searched for."""
 
-_AIMED = frozenset({*DIRECTED, MISSING, FOUND})
+_AIMED = frozenset({*DIRECTED, MISSING, MINUS_INFINITY, FOUND})
 _COARSE = 0.03  # share of a row that is no rounding in any dtype
 
 
@@ -28,7 +38,7 @@ class Errors:
     outputs: tuple[tuple[float, float, float], ...]
     equal: bool  # whether the results that are no floats agree
     nonfinite: bool
-    compared: bool
+    compared: tuple[bool, ...]  # whether any of its numbers was compared, by output, whatever its dtype
     doubtful: int  # elements that are not judged
 
     @property
@@ -42,7 +52,8 @@ def errors_of(
 ) -> Errors:
     """Return the errors of one draw; `certain` tells which elements are judged, None that all are."""
     outputs: list[tuple[float, float, float]] = []
-    nonfinite = compared = False
+    compared: list[bool] = []
+    nonfinite = False
     equal = True
     doubtful = 0
     for at, (exact, eager, made) in enumerate(zip(truth, own, found, strict=True)):
@@ -52,20 +63,20 @@ def errors_of(
         doubtful += 0 if certain is None else int((~counted).sum())
         if not eager.dtype.is_floating_point:
             equal &= eager.dtype == made.dtype and bool(((eager == made) | ~counted).all())
-            compared |= bool(counted.any()) or counted.numel() == 0
+            compared.append(bool(counted.any()) or counted.numel() == 0)
             continue
         doubted = counted & eager.isfinite() & ~made.isfinite()
         nonfinite |= bool(doubted.any()) and bool(
             (doubted & ~_rightly_infinite(exact, eager, made, counted)).any()
         )
         usable = counted & exact.isfinite() & eager.isfinite()
-        compared |= bool(usable.any()) or usable.numel() == 0
+        compared.append(bool(usable.any()) or usable.numel() == 0)
         unit = torch.finfo(eager.dtype).eps
         exact, eager, made = (
             torch.where(usable & made.isfinite(), value.double(), 0.0) for value in (exact, eager, made)
         )
         outputs.append((largest_error(exact, eager), largest_error(exact, made), unit))
-    return Errors(tuple(outputs), equal, nonfinite, compared, doubtful)
+    return Errors(tuple(outputs), equal, nonfinite, tuple(compared), doubtful)
 
 
 def _rightly_infinite(exact: Tensor, eager: Tensor, made: Tensor, counted: Tensor) -> Tensor:
@@ -88,13 +99,20 @@ def may_hang(errors: Errors) -> bool:
     return coarse or errors.nonfinite or not errors.equal
 
 
+def never_compared(compared: Sequence[bool]) -> tuple[str, ...]:
+    """Return what to say of outputs none of whose numbers was compared on any draw, where others' were."""
+    return tuple(
+        f"output {at} was never compared" for at, one in enumerate(compared) if any(compared) and not one
+    )
+
+
 def _why_skipped(draw: Errors) -> str:
     return "all hangs on roundings" if draw.doubtful else "PyTorch's own result is not finite"
 
 
 def judged(name: str, draws: Sequence[Errors], factor: float, floor: float) -> DistributionReport:
     """Return the verdict on the largest errors over all draws."""
-    if not any(one.compared for one in draws):
+    if not any(any(one.compared) for one in draws):
         return DistributionReport(name, 0.0, 0.0, 0.0, draws[0].nonfinite, _why_skipped(draws[0]))
     ratio = 0.0 if all(one.equal for one in draws) else float("inf")
     eager_error = candidate_error = 0.0

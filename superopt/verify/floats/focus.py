@@ -5,18 +5,28 @@ compares with, the inputs that it compares them with (found by inverting what li
 looks at x around 2), and what must be seen of each comparison before a test has tested it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
 import torch
+from torch import Tensor
 
-from superopt.ir import Graph, Opaque, Region, Step, tensorless_values
+from superopt.ir import Graph, Opaque, Region, Step
 from superopt.ir.stabilize import LOWEST, stabilize
 from superopt.trace.capture.tape import Call
 from superopt.trace.run import TORCH_DTYPES
 from superopt.trace.traced import Traced
-from superopt.verify.floats.comparison import COMPARED, EXTREMA, SYMBOLS, Comparison, demands_of
+from superopt.verify.floats.comparison import (
+    COMPARED,
+    EXTREMA,
+    SYMBOLS,
+    Comparison,
+    demands_of,
+    may_take,
+    names_of_minus_infinity,
+    sorts_out_nan,
+)
 from superopt.verify.floats.inversion import Invert, inversion_of
 from superopt.verify.floats.ranges import ANYTHING, TRUTH, range_of_dtype, range_of_step
 from superopt.verify.ranges import Range
@@ -77,18 +87,30 @@ class Focus:
 
     @property
     def sorts_out_nan(self) -> bool:
-        """Whether results may be numbers where inputs are NaN, and no operator can fail on these.
+        """Whether results may be numbers where inputs are NaN."""
+        return any(sorts_out_nan(one.graph) for one in self._all_nodes if isinstance(one, Region))
 
-        Operators outside the algebra may, and may take the context of a GPU along.
-        """
-        nodes = [node for program in self.nodes for node in program]
-        graphs = [node.graph for node in nodes if isinstance(node, Region)]
-        return len(graphs) == len(nodes) and any(map(_compares_data, graphs))
+    @property
+    def minus_infinities(self) -> frozenset[int]:
+        """The positions of inputs that may be minus infinity where results are numbers."""
+        regions = [one for one in self._all_nodes if isinstance(one, Region)]
+        names = frozenset[str]().union(*(names_of_minus_infinity(one.graph) for one in regions))
+        return frozenset(
+            at for program in self.programs for at, name in enumerate(names_of(program)) if name in names
+        )
 
+    @property
+    def is_algebra(self) -> bool:
+        """Whether all operators are of the algebra, which takes any numbers."""
+        return all(isinstance(one, Region) for one in self._all_nodes)
 
-def _compares_data(graph: Graph) -> bool:
-    tensorless = tensorless_values(graph)
-    return any(step.op in COMPARED and not tensorless[at] for at, step in graph.numbered)
+    def may_miss(self, tensors: Iterable[Tensor]) -> bool:
+        """Return whether inputs like these may lack numbers."""
+        return may_take(self._all_nodes, tensors)
+
+    @property
+    def _all_nodes(self) -> list[Region | Opaque]:
+        return [node for program in self.nodes for node in program]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from superopt.verify.floats.memory import Memory
 __all__ = [
     "DIRECTED",
     "DISTRIBUTIONS",
+    "MINUS_INFINITY",
     "MISSING",
     "ONLY_FINITE",
     "SMALL_INTEGERS",
@@ -111,7 +112,12 @@ SMALL_INTEGERS = (torch.int8, torch.uint8)
 MISSING = "missing numbers"
 """A distribution of normal numbers, of which one input lacks some: comparisons can sort out its NaN."""
 
+MINUS_INFINITY = "minus infinities"
+"""Normal numbers, and minus infinities among those of one input, at odd seeds in whole rows too."""
+
 _LACKING_ROWS, _LACKING = 0.5, 0.25  # share of rows that lack numbers, and of the numbers that they lack
+_LACKING_A_ROW = 2  # numbers that a long row lacks, of which a selection may hide all
+_EMPTY_ROWS = 0.1  # share of rows that lack all numbers
 _BASIC = (0.0, 1.0, -1.0)
 _NEAREST = 6  # halvings of a number's size that bfloat16 still adds to it
 _EVEN_ROWS = 0.2  # share of rows whose numbers are all the same: masked as a whole, or of norm 0
@@ -126,16 +132,19 @@ def sample(
     seed: int = 0,
     focus: Focus | None = None,
     memory: Memory | None = None,
+    lacking: int | None = None,
 ) -> tuple[Any, ...]:
     """Return inputs like the given ones, floats and booleans drawn anew; all else is kept.
 
     With a focus, integers are drawn too where any number is valid, and directed distributions aim at
-    what the focus names. With a memory, large tensors lie there until the next ones are drawn.
+    what the focus names. With a memory, large tensors lie there until the next ones are drawn. Where numbers
+    are missing, they are of the input at the position `lacking`, or of one that the seed chooses.
     """
     memory = memory or Memory()
-    number = [*DISTRIBUTIONS, *DIRECTED, MISSING].index(name)
+    number = [*DISTRIBUTIONS, *DIRECTED, MISSING, MINUS_INFINITY].index(name)
     floats = [at for at, one in enumerate(tensors_of(inputs)) if one.dtype.is_floating_point]
-    lacking = floats[seed % len(floats)] if floats else -1
+    chosen = floats[seed % len(floats)] if floats else -1
+    lacking = chosen if lacking is None else lacking
     randoms: dict[torch.device, torch.Generator] = {}
     count = 0
 
@@ -170,9 +179,11 @@ def sample(
         wide = torch.promote_types(value.dtype, torch.float32) if value.dtype.itemsize > 1 else torch.float32
         if name in DIRECTED:
             drawn = _directed(name, value.shape, random, wide, _Pool(focus, position))
-        elif name == MISSING:
+        elif name in (MISSING, MINUS_INFINITY):
             drawn = _normal(value.shape, random, wide)
-            drawn = _missing(drawn, random) if position == lacking else drawn
+            if position == lacking:
+                empty = _EMPTY_ROWS if name == MINUS_INFINITY and seed % 2 else 0.0
+                drawn = _missing(drawn, random, float("nan" if name == MISSING else "-inf"), empty)
         elif _is_long(value):
             return DISTRIBUTIONS[name].fill(memory.like(position, value, value.dtype), random, wide)
         else:
@@ -302,11 +313,14 @@ def _scaled(constants: Sequence[float], shape: Sequence[int], random: torch.Gene
     return _normal(shape, random, torch.float64) * rows
 
 
-def _missing(drawn: Tensor, random: torch.Generator) -> Tensor:
-    """Return numbers some of which are NaN, in some of the rows."""
-    rows = _uniform(_row_shape(drawn.shape) if drawn.dim() > 1 else (), random, torch.float64)
-    lacks = _uniform(drawn.shape, random, torch.float64) < _LACKING
-    return drawn.masked_fill(lacks & (rows < _LACKING_ROWS if drawn.dim() > 1 else True), float("nan"))
+def _missing(drawn: Tensor, random: torch.Generator, instead: float, empty: float) -> Tensor:
+    """Return numbers some of which are missing, in some of the rows; a share of all rows is empty."""
+    if drawn.dim() < 2:
+        return drawn.masked_fill(_uniform(drawn.shape, random, torch.float64) < _LACKING, instead)
+    rows = _uniform(_row_shape(drawn.shape), random, torch.float64)
+    share = min(_LACKING, _LACKING_A_ROW / max(drawn.shape[-1], 1))
+    lacks = _uniform(drawn.shape, random, torch.float64) < share
+    return drawn.masked_fill((lacks & (rows < _LACKING_ROWS)) | (rows > 1 - empty), instead)
 
 
 def _booleans(value: Tensor, random: torch.Generator) -> Tensor:
