@@ -14,12 +14,12 @@ from superopt.dtypes import torch_dtypes
 from superopt.errors import InputError
 from superopt.verify.floats.compare import (
     DISTRIBUTIONS,
-    Differing,
     compare_floats,
     find_counterexample,
     in_float64,
     tensors_of,
 )
+from superopt.verify.floats.errors import Differing
 from superopt.verify.floats.focus import focus_of
 from superopt.verify.floats.report import Counterexample, FloatReport
 from superopt.verify.programs.proof import Proof

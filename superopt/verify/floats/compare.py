@@ -22,7 +22,7 @@ both ways where results show it. Elements that hang on a comparison which roundi
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -33,12 +33,13 @@ from superopt.verify.floats.coverage import Watch, unit_of
 from superopt.verify.floats.errors import (
     FOUND,
     ROUNDING,
+    Differing,
     Errors,
+    differ,
     errors_of,
     judged,
     may_hang,
     never_compared,
-    scale_of,
 )
 from superopt.verify.floats.focus import Focus
 from superopt.verify.floats.memory import Memory
@@ -65,7 +66,6 @@ __all__ = [
     "FLOOR",
     "ONLY_FINITE",
     "SMALL_DRAWS",
-    "Differing",
     "Turned",
     "compare_floats",
     "compare_many",
@@ -79,10 +79,6 @@ __all__ = [
 Function: TypeAlias = Callable[..., Any]
 Turned: TypeAlias = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """Results with their dimensions in another order, the rows last."""
-
-Differing: TypeAlias = Literal["numbers", "in any way", "undefined"]
-"""What tells two functions apart: other numbers; these, or a NaN or infinity of one of them; or a NaN or
-infinity of the second where the first has a number."""
 
 FACTOR = 2.0
 """How many times PyTorch's own error a candidate may make."""
@@ -392,15 +388,15 @@ def find_counterexample(
         _check_shapes(made, other)
         least = _NOTHING * max((float(one.abs().max()) for one in _floating(drawn)), default=1.0)
         results = [(a.double(), b.double()) for a, b in zip(made, other, strict=True)]
-        differ = [_differ(a, b, tolerance, least, differing) for a, b in results]
-        if any(bool(one.any()) for one in differ):
+        found = [differ(a, b, tolerance, least, differing) for a, b in results]
+        if any(bool(one.any()) for one in found):
             # What is added and taken away again leaves its rounding.
             least = max(least, _NOTHING * max(largest_number(one, drawn) for one in (f, g)))
-            differ = [_differ(a, b, tolerance, least, differing) for a, b in results]
-        if watch is not None and any(bool(one.any()) for one in differ):
+            found = [differ(a, b, tolerance, least, differing) for a, b in results]
+        if watch is not None and any(bool(one.any()) for one in found):
             certain = watch.see(drawn).certain
-            differ = [a & b for a, b in zip(differ, certain, strict=True)] if certain else differ
-        for number, (a, b, where) in enumerate(zip(made, other, differ, strict=True)):
+            found = [a & b for a, b in zip(found, certain, strict=True)] if certain else found
+        for number, (a, b, where) in enumerate(zip(made, other, found, strict=True)):
             if not bool(where.any()):
                 continue
             place = tuple(int(i) for i in where.nonzero()[0])
@@ -417,15 +413,6 @@ def find_counterexample(
 
 def _floating(inputs: Sequence[Any]) -> list[Tensor]:
     return [one for one in tensors_of(inputs) if one.dtype.is_floating_point and one.numel()]
-
-
-def _differ(a: Tensor, b: Tensor, tolerance: float, least: float, differing: Differing) -> Tensor:
-    """Return where two results differ; by less than `least` they do where all that is left is rounding."""
-    if differing == "undefined":
-        return a.isfinite() & ~b.isfinite()
-    differ = ((a - b).abs() > tolerance * scale_of(a)) & ((a - b).abs() > least)
-    differ &= a.isfinite() & b.isfinite()
-    return differ if differing == "numbers" else differ | (a.isfinite() != b.isfinite())
 
 
 def _made(function: Function, inputs: Sequence[Any], seed: int) -> list[Tensor]:

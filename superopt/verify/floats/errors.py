@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,7 +13,9 @@ from superopt.verify.floats.samples import DIRECTED, MINUS_INFINITY, MISSING, ON
 __all__ = [
     "FOUND",
     "ROUNDING",
+    "Differing",
     "Errors",
+    "differ",
     "errors_of",
     "judged",
     "largest_error",
@@ -23,6 +26,10 @@ __all__ = [
 
 ROUNDING = 64.0
 """Units in the last place below which two functions count as the same."""
+
+Differing: TypeAlias = Literal["numbers", "in any way", "undefined"]
+"""What tells two functions apart: other numbers; these, or a NaN or infinity of one of them; or a NaN or
+infinity of the second where the first has a number."""
 
 FOUND = "inputs found for comparisons"
 """The name under which inputs are judged that were searched for."""
@@ -145,3 +152,12 @@ def scale_of(exact: Tensor) -> Tensor:
     # A row of exact zeros is judged by the whole tensor.
     whole = finite.max() if finite.numel() else finite.sum()
     return torch.where(row == 0, torch.where(whole == 0, 1.0, whole), row)
+
+
+def differ(a: Tensor, b: Tensor, tolerance: float, least: float, differing: Differing) -> Tensor:
+    """Return where two results differ; by less than `least` they do where all that is left is rounding."""
+    if differing == "undefined":
+        return a.isfinite() & ~b.isfinite()
+    found = ((a - b).abs() > tolerance * scale_of(a)) & ((a - b).abs() > least)
+    found &= a.isfinite() & b.isfinite()
+    return found if differing == "numbers" else found | (a.isfinite() != b.isfinite())
