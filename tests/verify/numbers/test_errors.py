@@ -9,7 +9,7 @@ SINGLE, BRAIN = 2.0**-23, 2.0**-7  # the units of float32 and bfloat16
 
 
 def draw(*outputs: tuple[float, float, float]) -> Errors:
-    return Errors(outputs, equal=True, nonfinite=False, compared=True, doubtful=0)
+    return Errors(outputs, equal=True, nonfinite=False, compared=(True,) * len(outputs), doubtful=0)
 
 
 @pytest.mark.parametrize("before", [(), ((0.0, 0.0, SINGLE),)], ids=["alone", "after a float32 output"])
