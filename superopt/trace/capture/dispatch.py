@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from superopt.errors import InputError, SuperoptError, TraceError
 from superopt.trace.capture.decomposed import DECOMPOSED, decomposition_of
 from superopt.trace.capture.differentiable import WRITTEN_OUT
+from superopt.trace.capture.parameters import parameters_of
 from superopt.trace.capture.recorder import META, Recorder, StaleError, location
 from superopt.trace.capture.shapes import RULES, attention, rms_norm
 from superopt.trace.capture.tape import Meta, Tape, leaves, map_leaves
@@ -116,12 +117,14 @@ def _bind(function: Callable[..., Any], inputs: tuple[Any, ...], name: str) -> l
         raise InputError(f"{name} is a {type(function).__name__}, not a function or nn.Module")
     target = function.forward if isinstance(function, nn.Module) else function
     try:
-        signature = inspect.signature(target)
+        signature, sure = parameters_of(target)
     except (TypeError, ValueError):  # a builtin: it has no names to offer
         return [f"x{i}" for i in range(len(inputs))]
     try:
         bound = signature.bind(*inputs)
     except TypeError as error:
+        if not sure:
+            return [f"x{i}" for i in range(len(inputs))]
         takes = ", ".join(signature.parameters) or "nothing"
         given = "1 input" if len(inputs) == 1 else f"{len(inputs)} inputs"
         raise InputError(f"{name} takes ({takes}) but got {given}: {error}") from error
