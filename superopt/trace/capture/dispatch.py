@@ -21,6 +21,7 @@ from superopt.trace.capture.differentiable import WRITTEN_OUT
 from superopt.trace.capture.parameters import parameters_of
 from superopt.trace.capture.recorder import META, Recorder, StaleError, location
 from superopt.trace.capture.shapes import RULES, attention, rms_norm
+from superopt.trace.capture.stores import Stores
 from superopt.trace.capture.tape import Meta, Tape, leaves, map_leaves
 
 __all__ = ["capture"]
@@ -97,14 +98,24 @@ def _captured(
     """Return the tape of a run of a function, in a form that computes the same."""
     parameters = _bind(function, inputs, name)
     recorder = Recorder(name, function, live, for_proof=for_proof)
+    stores, stored = Stores(function), ""
     with torch.inference_mode(False), torch.no_grad():  # in inference mode nothing would be decomposed
         arguments = []
         for parameter, value in zip(parameters, inputs, strict=True):
             arguments.append(recorder.enter(parameter, value))
         try:
-            with _Functions(recorder), _Operators(recorder, for_proof=for_proof):
-                result = run(*arguments)
-            return recorder.finish(result)
+            try:
+                with _Functions(recorder), _Operators(recorder, for_proof=for_proof):
+                    result = run(*arguments)
+                tape = recorder.finish(result)
+            finally:
+                stored = stores.put_back()
+            if stored:
+                raise TraceError(
+                    f"{name} stores a tensor in {stored!r}, which kernels would not do;"
+                    " return it instead, or, where it is made once, call the function once before"
+                )
+            return tape
         except SuperoptError:
             raise
         except Exception as error:
