@@ -10,7 +10,7 @@ from torch import fx
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.pieces import Piece, pieces_of, worth_a_search
-from superopt.backend.region import OpaqueError, Region, region_of
+from superopt.backend.region import CopyError, OpaqueError, Region, region_of
 from superopt.backend.subgraph import NumberError, Subgraph, masks_leaving, subgraph_of, weight_bytes_of
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.rivals.aten import listed, operator_name, tensors_in, value_of
@@ -64,11 +64,11 @@ class Cut:
         try:
             if not bad:
                 return [region_of(self._subgraph(piece), self.target, self.ledger)]
-        except (OpaqueError, NumberError) as error:
-            if isinstance(error, NumberError):
-                bad = dict.fromkeys(error.nodes, str(error))
-            else:
+        except (OpaqueError, NumberError, CopyError) as error:
+            if isinstance(error, OpaqueError):
                 bad = _unruled(piece, self.kinds, error.reasons)
+            else:
+                bad = dict.fromkeys(error.nodes, str(error))
             if not bad or not rounds:
                 self._note(piece, str(error))
                 return []

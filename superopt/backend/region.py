@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.subgraph import Subgraph
@@ -19,9 +19,11 @@ from superopt.rivals.aten import bytes_of, flops_of, listed
 from superopt.rivals.inductor import PASS, alone
 from superopt.targets import Target
 from superopt.trace import Traced, trace
+from superopt.trace.capture.tape import refs
 from superopt.weights.division import run_part
 
 __all__ = [
+    "CopyError",
     "OpaqueError",
     "Region",
     "at_other_sizes",
@@ -64,6 +66,9 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
     made = {output.port.name for output in goal.outputs}
     if not set(program.outputs) <= made:
         raise SuperoptError("a result is one of the inputs")
+    copies = _copies(subgraph, traced)
+    if copies:
+        raise CopyError("a result is a copy of another one", copies)
     if not goal.inputs:
         raise SuperoptError("its results do not depend on any tensor")
     options = {
@@ -80,6 +85,16 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
     parts = {**versions(), **target.key_parts()}
     key = key_of("plan", program=program_text(goal), options=options, **parts)
     return Region(subgraph, traced, goal, program.outputs, key, target.floor_us(goal) or 0.0)
+
+
+def _copies(subgraph: Subgraph, traced: Traced) -> list[fx.Node]:
+    """Return the results that are copies of results before them: kernels make each tensor once."""
+    if not subgraph.results:  # it was read from data, which another process made of a region
+        return []
+    memory = [traced.memory.get(index) for index in refs(traced.result)]
+    owners: dict[str, int | None] = {}
+    made = zip(subgraph.results, traced.program.outputs, memory, strict=True)
+    return [result.node for result, name, place in made if owners.setdefault(name, place) != place]
 
 
 def cheapest_us(region: Region, target: Target, seconds: float) -> float:
@@ -125,6 +140,14 @@ def _marked(traced: Traced, names: Collection[str]) -> Traced:
     nodes = (ProgramRegion(replace(region.graph, inputs=marked(region.graph.inputs))),)
     program = replace(traced.program, inputs=marked(traced.program.inputs), nodes=nodes)
     return replace(traced, program=program)
+
+
+class CopyError(SuperoptError):
+    """Some results of a piece are tensors that differ from others in nothing but their memory."""
+
+    def __init__(self, message: str, nodes: Iterable[fx.Node]) -> None:
+        super().__init__(message)
+        self.nodes = frozenset(nodes)
 
 
 class OpaqueError(SuperoptError):

@@ -147,7 +147,8 @@ def _alone(traced: Traced, kernels: Mapping[str, Kernel], run: Callable[..., Any
     if type(result) is not tuple or not all(isinstance(one, Ref) for one in result):
         return None
     names = [traced.names.get(one.index) for one in result]
-    if not set(names) <= set(outputs):
+    places = {(traced.names.get(one.index), traced.memory.get(one.index)) for one in result}
+    if not set(names) <= set(outputs) or len(places) > len(set(names)):  # an output is returned twice, apart
         return None
     picked = tuple(outputs.index(name) for name in names if name)
     return Alone(kernel, run, len(traced.input_names), held, order, picked)

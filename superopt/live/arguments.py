@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_flatten
 from superopt.dtypes import tensor_text
 from superopt.errors import InputError
 from superopt.live.sizes import described
+from superopt.trace.capture.parameters import parameters_of
 from superopt.verify.floats.compare import tensors_of
 
 __all__ = [
@@ -43,21 +44,26 @@ def bound(
             return inputs
         raise InputError(f"{name}: it was loaded without its function; pass arguments in order, not by name")
     try:
-        form = inspect.signature(getattr(function, "forward", function))
+        form, sure = parameters_of(getattr(function, "forward", function))
     except (TypeError, ValueError):  # a builtin: it has no names to offer
         return None if named else inputs
     try:
         found = form.bind(*inputs, **named)
     except TypeError as error:
+        if not sure:
+            return None
         built_for = f"it was built for {described(built)}, as {len(built)} arguments"
         raise InputError(f"{name}: {error}; {built_for}") from error
-    if not all(is_same(value, form.parameters[key].default) for key, value in _by_name(found)):
+    if not all(sure and is_same(value, form.parameters[key].default) for key, value in _by_name(found)):
         return None
     given, count = found.args, len(built)
-    defaults = tuple(one.default for one in form.parameters.values() if one.kind in _IN_ORDER)
+    defaults = tuple(one.default for one in form.parameters.values() if one.kind in _IN_ORDER) if sure else ()
     defaults += (inspect.Parameter.empty,) * (max(count, len(given)) - len(defaults))
-    if all(map(is_same, given[count:], defaults[count:])):
-        return (*given[:count], *defaults[len(given) : count])
+    filled = defaults[len(given) : count]
+    if all(map(is_same, given[count:], defaults[count:])) and not any(
+        one is inspect.Parameter.empty for one in filled
+    ):
+        return (*given[:count], *filled)
     return None
 
 

@@ -23,7 +23,7 @@ from superopt.ir import print_program
 from superopt.live.optimized import Optimized
 from superopt.live.saved import program_of
 from superopt.options import OptimizeOptions
-from superopt.result.codec import inputs_json, result_from_json, result_json
+from superopt.result.codec import inputs_json, result_from_json, result_json, returned
 from superopt.targets import Target
 from superopt.trace.traced import Traced
 from superopt.tune import confirm, measure_together
@@ -69,7 +69,9 @@ class ResultCache:
             return None
         try:
             result = result_from_json(dict(record.data), "the kept result")
-            result = replace(result, source=source, open_axes=None)  # which are tried again when it is saved
+            # Equal programs may return their tensors in other structures; open axes are tried again when
+            # the result is saved.
+            result = replace(result, source=source, open_axes=None, returns=returned(traced))
             best = program_of(result, function, "the kept result", options=self._options, traced=traced)
         except SuperoptError as error:
             log.warning("cache: a result of %s is not used: %s", traced.program.name, error)

@@ -114,23 +114,26 @@ def _alone(result: Result, place: str) -> Traced:
     if result.returns is None:
         raise InputError(f"{place}: what the function returns is no plain structure; give function=")
     names: dict[int, str] = {}
+    memory: dict[int, int] = {}
 
     def leaf(data: Mapping[str, Any]) -> Any:
         if "tensor" not in data:
             return data.get("value")
+        if "memory" in data:
+            memory[len(names)] = int(data["memory"])
         names[len(names)] = str(data["tensor"])
         return Ref(len(names) - 1)
 
     try:
         returned = tree_of(result.returns, leaf)
-    except (TypeError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{place}: it is damaged: {type(error).__name__}: {error}") from error
     made = {port.name for port in program.inputs}
     made |= {name for node in program.nodes for name in node.outputs}
     if missing := [name for name in names.values() if name not in made]:
         raise InputError(f"{place}: it returns {missing[0]!r}, which nothing makes")
     inputs = tuple(port.name for port in program.inputs)
-    return Traced(program, {}, inputs, {}, names, returned, eager=result.eager)
+    return Traced(program, {}, inputs, {}, names, returned, eager=result.eager, memory=memory)
 
 
 def proven_regions(result: Result, place: str, *, most: int) -> list[RegionCandidates]:

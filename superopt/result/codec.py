@@ -365,7 +365,8 @@ def returned(traced: "Traced") -> Any:
 
     def leaf(value: Any) -> dict[str, Any]:
         if isinstance(value, Ref):
-            return {"tensor": traced.names[value.index]}
+            memory = {"memory": traced.memory[value.index]} if traced.memory else {}
+            return {"tensor": traced.names[value.index], **memory}
         if type(value) in (bool, int, float, str, type(None)):
             return {"value": value}
         raise TypeError

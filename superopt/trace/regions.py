@@ -12,7 +12,7 @@ from superopt.ir.windows.place import Place
 from superopt.trace.algebra import Algebra, OpaqueCall
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Node, Sym, Window
-from superopt.trace.capture.tape import refs
+from superopt.trace.capture.tape import is_view, refs
 from superopt.trace.naming import name_axes
 from superopt.trace.run import dtype_name
 
@@ -26,6 +26,11 @@ class Cut:
     program: Program
     names: dict[int, str]  # tape position of a result or an opaque argument -> tensor name
     calls: dict[str, OpaqueCall]
+    memory: dict[int, int]  # results -> in which memory each lies, where the program may not give it its own
+
+
+_MOVES = frozenset({"rename", "select", "window"})
+"""Operators that torch may compute as views."""
 
 
 @dataclass(slots=True)
@@ -82,7 +87,35 @@ class _Cutter:
         ports = tuple(self._raw_port(self.algebra.tensors[source.index].value) for source in sources)
         outputs = tuple(self.names[index] for index in refs(tape.result))
         program = check_program(Program(tape.name, ports, tuple(nodes), outputs))
-        return Cut(program, self.names, self.calls)
+        return Cut(program, self.names, self.calls, self._memory(syms))
+
+    def _memory(self, syms: dict[int, Sym]) -> dict[int, int]:
+        """Return the memory of each result in PyTorch, or nothing where it is sure to be the same here.
+
+        The algebra knows no copies: a copy may be the same tensor here, or a view of it.
+        """
+        memory = self.algebra.tape.memory
+        roots = {index: self._root(sym.value) for index, sym in syms.items()}
+        shared: dict[int, set[int]] = {}
+        for index, root in roots.items():
+            shared.setdefault(root, set()).add(memory[index])
+        for index, root in roots.items():
+            if memory[index] and (len(shared[root]) > 1 or self._is_outside(root)):
+                return memory
+        return {}
+
+    def _root(self, value: int) -> int:
+        """Return the value of which another one has elements."""
+        while self.nodes[value].op in _MOVES:
+            (value,) = self.nodes[value].inputs
+        return value
+
+    def _is_outside(self, value: int) -> bool:
+        """Whether a value may lie in memory that the program did not make."""
+        if self.nodes[value].op != "input":
+            return False
+        opaque = self.algebra.maker.get(value)
+        return opaque is None or is_view(opaque.call.function)
 
     def _unique(self, name: str) -> str:
         found = name

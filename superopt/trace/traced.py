@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,6 +35,9 @@ class Traced:
     result: Any  # the function's own structure of results, with Refs for tensors
     read: tuple[Tensor, ...] = ()  # tensors that it closes over, whose values are numbers of the program
     eager: Eager | None = None  # what PyTorch does for it; None where that is not known
+    # Position of a result -> in which memory PyTorch has it; 0 is memory of an input or a constant. Empty
+    # where no result can lie in another memory here.
+    memory: dict[int, int] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:
@@ -70,9 +73,26 @@ class Traced:
                     known.update(run_region(node, known) if run_region else _run_region(node, known, dtype))
                 else:
                     known.update(self.run_opaque(node, known, device))
-        return map_leaves(
-            lambda leaf: known[self.names[leaf.index]] if isinstance(leaf, Ref) else leaf, self.result
-        )
+            return self._returned(known)
+
+    def _returned(self, known: dict[str, Tensor]) -> Any:
+        """Return the results; those that are copies in PyTorch are copies here."""
+        outside = self.program.inputs if self.memory else ()
+        taken = {_place(known[port.name]): 0 for port in outside}
+        copies: dict[tuple[str, int], Tensor] = {}
+
+        def leaf(value: Any) -> Any:
+            if not isinstance(value, Ref):
+                return value
+            name = self.names[value.index]
+            memory = self.memory.get(value.index)
+            if memory is None or taken.setdefault(_place(known[name]), memory) == memory:
+                return known[name]
+            if (name, memory) not in copies:
+                copies[name, memory] = known[name].clone()
+            return copies[name, memory]
+
+        return map_leaves(leaf, self.result)
 
     def run_opaque(self, node: Opaque, known: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
         """Return what one operator outside the algebra makes, by name."""
@@ -98,6 +118,11 @@ class Traced:
         made = results_of(call.function, result, [fresh[index] for index in call.mutated])
         outputs = [item for item, index in zip(made, call.outputs, strict=True) if index is not None]
         return dict(zip(node.outputs, outputs, strict=True))
+
+
+def _place(tensor: Tensor) -> int:
+    """Return in which memory a tensor lies."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _laid_out(tensor: Tensor, meta: Meta) -> Tensor:
@@ -158,4 +183,5 @@ def trace(
         tape.result,
         tape.read,
         eager_of(tape),
+        found.memory,
     )

@@ -68,6 +68,21 @@ def test_kernels_compute_a_block_forward_and_backward(
 
 
 @pytest.mark.usefixtures("by_torch")
+def test_a_copy_of_a_result_is_a_copy(taken: list[Decision]) -> None:
+    def twice(x: Tensor, w: Tensor) -> Any:
+        y = torch.softmax(x @ w, -1)
+        return y, y.clone(), y.t(), y.t().clone()
+
+    x, w, host = torch.randn(32, 64), torch.randn(64, 32), Host()
+    with torch.no_grad():
+        found = torch.compile(twice, backend=host)(x, w)
+        close(found, twice(x, w))
+    assert host.calls == 1
+    assert len({one.data_ptr() for one in found}) == 3
+    assert found[0].data_ptr() == found[2].data_ptr()
+
+
+@pytest.mark.usefixtures("by_torch")
 def test_other_lengths_do_not_recompile(taken: list[Decision]) -> None:
     module, host = block(), Host()
     compiled = torch.compile(module, backend=host, dynamic=True)

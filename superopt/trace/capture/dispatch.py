@@ -18,8 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from superopt.errors import InputError, SuperoptError, TraceError
 from superopt.trace.capture.decomposed import DECOMPOSED, decomposition_of
 from superopt.trace.capture.differentiable import WRITTEN_OUT
+from superopt.trace.capture.parameters import parameters_of
 from superopt.trace.capture.recorder import META, Recorder, StaleError, location
 from superopt.trace.capture.shapes import RULES, attention, rms_norm
+from superopt.trace.capture.stores import Stores
 from superopt.trace.capture.tape import Meta, Tape, leaves, map_leaves
 
 __all__ = ["capture"]
@@ -96,14 +98,24 @@ def _captured(
     """Return the tape of a run of a function, in a form that computes the same."""
     parameters = _bind(function, inputs, name)
     recorder = Recorder(name, function, live, for_proof=for_proof)
+    stores, stored = Stores(function), ""
     with torch.inference_mode(False), torch.no_grad():  # in inference mode nothing would be decomposed
         arguments = []
         for parameter, value in zip(parameters, inputs, strict=True):
             arguments.append(recorder.enter(parameter, value))
         try:
-            with _Functions(recorder), _Operators(recorder, for_proof=for_proof):
-                result = run(*arguments)
-            return recorder.finish(result)
+            try:
+                with _Functions(recorder), _Operators(recorder, for_proof=for_proof):
+                    result = run(*arguments)
+                tape = recorder.finish(result)
+            finally:
+                stored = stores.put_back()
+            if stored:
+                raise TraceError(
+                    f"{name} stores a tensor in {stored!r}, which kernels would not do;"
+                    " return it instead, or, where it is made once, call the function once before"
+                )
+            return tape
         except SuperoptError:
             raise
         except Exception as error:
@@ -116,12 +128,14 @@ def _bind(function: Callable[..., Any], inputs: tuple[Any, ...], name: str) -> l
         raise InputError(f"{name} is a {type(function).__name__}, not a function or nn.Module")
     target = function.forward if isinstance(function, nn.Module) else function
     try:
-        signature = inspect.signature(target)
+        signature, sure = parameters_of(target)
     except (TypeError, ValueError):  # a builtin: it has no names to offer
         return [f"x{i}" for i in range(len(inputs))]
     try:
         bound = signature.bind(*inputs)
     except TypeError as error:
+        if not sure:
+            return [f"x{i}" for i in range(len(inputs))]
         takes = ", ".join(signature.parameters) or "nothing"
         given = "1 input" if len(inputs) == 1 else f"{len(inputs)} inputs"
         raise InputError(f"{name} takes ({takes}) but got {given}: {error}") from error

@@ -246,7 +246,19 @@ class Recorder:
             map_leaves(self._ref, result),
             tuple(self.tables),
             tuple({id(tensor): tensor for tensor in self.read}.values()),
+            memory=self._memory_of(result),
         )
+
+    def _memory_of(self, result: Any) -> dict[int, int]:
+        """Return a number for the memory of each tensor of a result; 0 is memory from outside."""
+        found: dict[int, int] = {}
+        made: dict[int, int] = {}
+        for leaf in leaves(result):
+            if isinstance(leaf, Tensor):
+                storage = _storage(leaf)
+                number = 0 if storage in self.outside else made.setdefault(storage, len(made) + 1)
+                found[self.position[id(leaf)]] = number
+        return found
 
     def _check_result(self, leaf: Any) -> None:
         """Refuse a result out of which tensors cannot be taken."""

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -97,6 +97,8 @@ class Tape:
     tables: tuple[Source, ...] = ()  # short constants that the function itself made of numbers
     read: tuple[Tensor, ...] = ()  # tensors from outside whose values became numbers of the program
     rewritten: bool = False  # the calls are not those of the function, but of one that computes the same
+    # In which memory PyTorch has each result, by its position: 0 is memory that the function did not make.
+    memory: dict[int, int] = field(default_factory=dict)
 
 
 def is_view(operator: Any) -> bool:

@@ -1,6 +1,7 @@
 """Arguments by name, results of other classes, and programs saved and loaded."""
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,57 @@ def test_arguments_by_name_and_defaults(build) -> None:
     full.ours(x, w)
     full.ours(x, w, by=2.0)
     full.theirs(x, w, by=2)
+
+
+def test_a_wrapper_has_parameters_of_its_own(build) -> None:
+    def inner(x: Tensor, eps: float = 1e-6) -> Tensor:
+        return (x * x).sum(-1) + eps
+
+    @functools.wraps(inner)
+    def other_default(x: Tensor, eps: float = 10.0) -> Tensor:
+        return inner(x, eps)
+
+    @functools.wraps(inner)
+    def by_name(x: Tensor, *, scale: float = 2.0) -> Tensor:
+        return inner(x) * scale
+
+    @functools.wraps(inner)
+    def hidden_default(*args: Any, **named: Any) -> Tensor:
+        named.setdefault("eps", 10.0)
+        return inner(*args, **named)
+
+    x = torch.randn(4, 8)
+    watched = build(other_default, x)
+    watched.ours(x)
+    watched.ours(x=x)
+    watched.ours(x, 10.0)
+    watched.theirs(x, 1e-6)
+    watched = build(other_default, x, 1e-3)
+    watched.ours(x, eps=1e-3)
+    watched.theirs(x)
+    watched = build(by_name, x)
+    watched.ours(x, scale=2.0)
+    watched.theirs(x, scale=3.0)
+    watched = build(hidden_default, x)
+    watched.ours(x=x)
+    watched.theirs(x, eps=1e-6)
+    plain = build(torch.no_grad()(inner), x)
+    plain.ours(x=x, eps=1e-6)
+    plain.theirs(x, 1e-3)
+    given = build(torch.no_grad()(inner), x, 1e-6)
+    given.ours(x)
+    given.theirs(x, 1e-3)
+
+
+def test_fewer_arguments_than_it_was_built_for_are_left_to_the_function(build) -> None:
+    def added(*several: Tensor) -> Tensor:
+        return sum(several, torch.zeros(8)).tanh()
+
+    x, w = torch.randn(4, 8), torch.randn(4, 8)
+    watched = build(added, x, w)
+    watched.ours(x, w)
+    watched.theirs(x)
+    watched.theirs(x, w, x)
 
 
 @dataclasses.dataclass

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -77,3 +78,28 @@ def test_a_kept_result_that_lost_is_not_recalled(tmp_path: Any, monkeypatch: pyt
     assert superopt.optimize(scaled, x, options=options).recalled is not None
     monkeypatch.setattr("superopt.live.recalled.still_wins", lambda *_: False)
     assert superopt.optimize(scaled, x, options=options).recalled is None
+
+
+def test_what_is_recalled_returns_what_the_function_does_now(
+    quick: superopt.OptimizeOptions, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("superopt.live.recalled.still_wins", lambda *_: True)
+    options = replace(quick, cache=True, recall=True, graphs=1)
+
+    def before(x: torch.Tensor) -> Any:
+        return (x * x).sum(-1), x + 1, 7
+
+    def after(x: torch.Tensor) -> Any:
+        return {"b": (x * x).sum(-1), "a": x + 1, "n": 8}
+
+    x, file = torch.randn(5, 64), tmp_path / "best.json"
+    superopt.optimize(before, x, name="edited", options=options)
+    best = superopt.optimize(after, x, name="edited", options=options)
+    if best.recalled is None:
+        pytest.skip("the race was not decided: a busy machine")
+    best.save(file)
+    found = superopt.load(file)(x)
+    assert list(found) == ["b", "a", "n"]
+    assert found["n"] == 8
+    torch.testing.assert_close(found["a"], x + 1)
