@@ -53,7 +53,7 @@ class Binding:
         self._traces = 0
         self._states: dict[tuple[object, ...], list[_State]] = {}
         found = reach(function)
-        self.watch = self._taken(self._noted(found, traced, traced), found)
+        self.watch = self._taken(self._noted(found, traced, traced), found, found)
 
     def same(self) -> bool:
         """Whether nothing has changed since the constants were found; takes about a microsecond."""
@@ -64,9 +64,12 @@ class Binding:
         found = reach(self._function)
         known = self._states.get(tuple(found.facts), [])
         state = next((one for one in known if _holds(one, found)), None)
-        return self._taken(state or self._traced_again(found, inputs, name), found)
+        if state is not None:
+            return self._taken(state, found, found)
+        state = self._traced_again(found, inputs, name)
+        return self._taken(state, found, reach(self._function))  # tracing may have imported modules
 
-    def _taken(self, state: _State, found: Reached) -> Watch:
+    def _taken(self, state: _State, found: Reached, watched: Reached) -> Watch:
         # The program with the tensors of now; None where the function became another program.
         self.traced: Traced | None = None
         self.why = state.why
@@ -74,7 +77,7 @@ class Binding:
         if state.traced is not None:
             self.traced = replace(state.traced, constants=constants)
         reads = [(_at(place, found), value) for place, value in state.reads]
-        return Watch(found, constants.values(), reads)
+        return Watch(watched, constants.values(), reads)
 
     def _traced_again(self, found: Reached, inputs: tuple[Any, ...], name: str) -> _State:
         if self._traces >= _TRACES:
