@@ -41,6 +41,10 @@ _NEVER_CALLED = frozenset(
     {"__init__", "__new__", "__repr__", "__str__", "__setstate__", "__getstate__", "__reduce__"}
     | {"__init_subclass__", "__del__", "__dir__", "extra_repr", "reset_parameters"}
 )
+# What tells a function the mode of autograd in which it is called.
+_MODES: dict[str, Callable[[], bool]] = {
+    one.__name__: one for one in (torch.is_grad_enabled, torch.is_inference_mode_enabled)
+}
 _MOST = 20_000  # objects that are followed
 _LONG = 1_000  # items of a list or a dict: longer ones are not looked into
 _SMALL = 64  # elements of an array of numpy's whose contents are watched
@@ -83,6 +87,7 @@ class Reached:
     arrays: list[tuple[Callable[[], bytes], bytes]] = field(default_factory=list)
     # What refers to kept results of functions, with the ids of some.
     caches: list[tuple[Any, frozenset[int]]] = field(default_factory=list)
+    modes: set[Callable[[], bool]] = field(default_factory=set)  # the modes that a user's code asks for
 
 
 def reach(function: Any) -> Reached:
@@ -167,6 +172,9 @@ class _Walk:
         elif isinstance(value, type):
             facts.append(Same(value))
             self._class(value)
+        elif isinstance(value, types.BuiltinFunctionType) and value in _MODES.values():
+            facts.append(Same(value))
+            self.found.modes.add(value)
         elif (owner := object_of(value)) is not None:
             facts.append((kind, getattr(value, "__name__", "")))
             self.value(owner)
@@ -214,6 +222,7 @@ class _Walk:
         if imported:
             self._pick(sys.modules, imported)
         self.names.update(named)
+        self.found.modes |= {_MODES[one] for one in named if one in _MODES}
         if not _BY_ANY_NAME.isdisjoint(named):
             self.by_any_name = True
         return list(dict.fromkeys(named))

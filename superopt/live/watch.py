@@ -1,6 +1,6 @@
 """Watch: whether all that a function reads besides its arguments is still what it was."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -26,11 +26,18 @@ class Watch:
     """What was reached, watched: `same` takes about a microsecond for a module of ten parameters."""
 
     def __init__(
-        self, reached: Reached, constants: Iterable[Tensor], reads: Iterable[tuple[Tensor, str]]
+        self,
+        reached: Reached,
+        constants: Iterable[Tensor],
+        reads: Iterable[tuple[Tensor, str]],
+        modes: Mapping[Callable[[], bool], bool],
     ) -> None:
         self.reached = reached
         tensors = {id(one): one for one in (*reached.tensors, *constants) if _has_form(one)}
         checks: list[Check] = []
+        if modes:
+            asked = tuple(modes.items())
+            checks.append(lambda: all(ask() is answer for ask, answer in asked))
         if reached.empty:
             holders = tuple(reached.empty)
             checks.append(lambda: not any(holders))
