@@ -17,8 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from superopt.errors import InputError, SuperoptError, TraceError
 from superopt.trace.capture.decomposed import DECOMPOSED, decomposition_of
+from superopt.trace.capture.devices import META
 from superopt.trace.capture.differentiable import WRITTEN_OUT
-from superopt.trace.capture.recorder import META, Recorder, StaleError, location
+from superopt.trace.capture.recorder import Recorder, StaleError, location
 from superopt.trace.capture.shapes import RULES, attention, rms_norm
 from superopt.trace.capture.tape import Meta, Tape, leaves, map_leaves
 
@@ -217,7 +218,11 @@ class _Functions(TorchFunctionMode):
                 f"{self.recorder.name}: torch.autograd.grad is called{location()}, and gradients are off;"
                 " call it where they are on, or within torch.enable_grad()"
             )
-        args, kwargs = _with_data(name, args, kwargs)
+        devices = self.recorder.devices
+        told = devices.answer(func, args)
+        if told is not NotImplemented:
+            return told
+        args, kwargs = _with_data(name, devices.for_run(args), devices.for_run(kwargs))
         try:
             target = name.partition(".")[0]
             if target == "pad" and _is_circular(*args, **kwargs) and not _takes_gradients((args, kwargs)):
