@@ -48,12 +48,19 @@ class Recorder:
     """The tape while it is written: which tensor object is which position."""
 
     def __init__(
-        self, name: str, function: Callable[..., Any], live: str | None, *, for_proof: bool = False
+        self,
+        name: str,
+        function: Callable[..., Any],
+        live: str | None,
+        *,
+        for_proof: bool = False,
+        shared: bool = False,
     ) -> None:
         self.name = name
         self.live = live
         self.devices = Devices(live)
         self.for_proof = for_proof
+        self.shared: dict[int, Tensor] | None = {} if shared else None  # an input's id -> its meta tensor
         self.paused = False
         self.calls: list[Call] = []
         self.metas: list[Meta] = []
@@ -109,7 +116,7 @@ class Recorder:
         self.devices.enter(meta, tensor)
         self.outside.add(_storage(meta))
         self.inputs.append(Source(self.unique(name), index, tensor))
-        return meta
+        return meta if self.shared is None else self.shared.setdefault(id(tensor), meta)
 
     def unique(self, name: str) -> str:
         """Return the name as an identifier that no other tensor has."""
