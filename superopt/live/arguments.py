@@ -12,6 +12,7 @@ from superopt.dtypes import tensor_text
 from superopt.errors import InputError
 from superopt.live.sizes import described
 from superopt.trace.capture.parameters import parameters_of
+from superopt.trace.capture.tape import repeats_of
 from superopt.verify.floats.compare import tensors_of
 
 __all__ = [
@@ -135,15 +136,24 @@ def check_arguments(built: tuple[Any, ...], given: tuple[Any, ...], device: str,
 
 
 def signature(inputs: tuple[Any, ...], device: str | None = None) -> object:
-    """Return what must agree for a program to be used: structure, shapes, dtypes, devices, numbers."""
+    """Return what must agree for a program to be used: structure, shapes, dtypes, devices, numbers.
+
+    So must the tensors that are several arguments.
+    """
     if all(isinstance(one, Tensor) for one in inputs):
-        return tuple([(one.shape, one.dtype, device or one.device.type) for one in inputs])
+        forms = [(one.shape, one.dtype, device or one.device.type) for one in inputs]
+        return *forms, repeats_of(inputs)
     leaves, structure = tree_flatten(inputs)
-    return str(structure), tuple(
-        (leaf.shape, leaf.dtype, device or leaf.device.type)
-        if isinstance(leaf, Tensor)
-        else (type(leaf), repr(leaf))
-        for leaf in leaves
+    repeats = repeats_of([leaf for leaf in leaves if isinstance(leaf, Tensor)])
+    return (
+        str(structure),
+        repeats,
+        tuple(
+            (leaf.shape, leaf.dtype, device or leaf.device.type)
+            if isinstance(leaf, Tensor)
+            else (type(leaf), repr(leaf))
+            for leaf in leaves
+        ),
     )
 
 

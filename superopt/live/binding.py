@@ -1,6 +1,6 @@
 """Binding: which tensors a program reads besides its arguments, kept as its function has them now."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ __all__ = ["Binding", "traced_alike"]
 
 Function = Callable[..., Any]
 
+_MODE = "it asks whether gradients or inference mode are on, and the kernels are for where neither is"
 _TRACES = 32  # a function that is another one at each call is not traced for ever
 
 
@@ -53,7 +54,7 @@ class Binding:
         self._traces = 0
         self._states: dict[tuple[object, ...], list[_State]] = {}
         found = reach(function)
-        self.watch = self._taken(self._noted(found, traced, traced), found)
+        self.watch = self._taken(self._noted(found, traced, traced), found, found)
 
     def same(self) -> bool:
         """Whether nothing has changed since the constants were found; takes about a microsecond."""
@@ -62,11 +63,23 @@ class Binding:
     def renewed(self, inputs: tuple[Any, ...], name: str) -> Watch:
         """Find the constants again; what watches them from now on is for the caller to put in place."""
         found = reach(self._function)
+        modes = {ask: ask() for ask in found.modes}
+        if any(modes.values()):
+            return self._taken(_State(None, {}, (), _MODE), found, found, modes)
         known = self._states.get(tuple(found.facts), [])
         state = next((one for one in known if _holds(one, found)), None)
-        return self._taken(state or self._traced_again(found, inputs, name), found)
+        if state is not None:
+            return self._taken(state, found, found)
+        state = self._traced_again(found, inputs, name)
+        return self._taken(state, found, reach(self._function))  # tracing may have imported modules
 
-    def _taken(self, state: _State, found: Reached) -> Watch:
+    def _taken(
+        self,
+        state: _State,
+        found: Reached,
+        watched: Reached,
+        modes: Mapping[Callable[[], bool], bool] | None = None,
+    ) -> Watch:
         # The program with the tensors of now; None where the function became another program.
         self.traced: Traced | None = None
         self.why = state.why
@@ -74,7 +87,8 @@ class Binding:
         if state.traced is not None:
             self.traced = replace(state.traced, constants=constants)
         reads = [(_at(place, found), value) for place, value in state.reads]
-        return Watch(found, constants.values(), reads)
+        # Functions are traced where gradients are off, and out of inference mode.
+        return Watch(watched, constants.values(), reads, modes or dict.fromkeys(watched.modes, False))
 
     def _traced_again(self, found: Reached, inputs: tuple[Any, ...], name: str) -> _State:
         if self._traces >= _TRACES:

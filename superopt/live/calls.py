@@ -1,11 +1,15 @@
 """Calls: what serves calls of a program that are like earlier ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from superopt.codegen.forms import Ready
+from torch import Tensor
 
-__all__ = ["Calls", "calling"]
+from superopt.codegen.forms import Forms, Ready
+from superopt.codegen.signature import form_of
+from superopt.trace.capture.tape import repeats_of
+
+__all__ = ["ArgumentForms", "Calls", "call_key", "calling"]
 
 _Program = TypeVar("_Program")
 
@@ -18,6 +22,24 @@ class Calls:
     def __init__(self) -> None:
         self.ready: dict[object, Ready] = {}
         self.latest: Ready | None = None  # what served the latest call
+
+
+class ArgumentForms(Forms):
+    """The forms of arguments, and which of them are one tensor; functions may compare them by `is`."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__(tensors)
+        self._repeats = repeats_of(tensors)
+
+    def same(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether no form has changed, and no other arguments are one tensor."""
+        # A guard never holds where one tensor comes twice, and none is made for such arguments.
+        return self.alike(*tensors) or (repeats_of(tensors) == self._repeats and self._same_here(tensors))
+
+
+def call_key(inputs: Sequence[Tensor], threads: int) -> object:
+    """Return what must agree for the preparation of another call to serve these arguments."""
+    return threads, form_of(inputs), repeats_of(inputs)
 
 
 def calling(kind: type[_Program], function: Callable[..., Any]) -> type[_Program]:

@@ -12,8 +12,7 @@ from superopt.candidates.candidate import Candidate, RegionCandidates
 from superopt.candidates.order import RankedBy
 from superopt.candidates.parts import region_name
 from superopt.candidates.sizes import bucket, mugraph_for, resized
-from superopt.codegen.forms import Forms, Ready
-from superopt.codegen.signature import form_of
+from superopt.codegen.forms import Ready
 from superopt.driver import Search
 from superopt.errors import InputError, SuperoptError, first_line
 from superopt.funnel.assembly import Alone, as_kernel, assemble, in_parts
@@ -27,7 +26,7 @@ from superopt.live.arguments import (
     signature,
 )
 from superopt.live.binding import Binding
-from superopt.live.calls import Calls, calling
+from superopt.live.calls import ArgumentForms, Calls, call_key, calling
 from superopt.live.modes import Modes
 from superopt.live.ranges import open_axes
 from superopt.live.retuned import retuned
@@ -238,7 +237,7 @@ class Optimized:
             ready = calls.latest
             if ready is not None and not ready.serves(inputs, threads):
                 ready = None
-            key = () if ready else (threads, form_of(inputs))
+            key = () if ready else call_key(inputs, threads)
         except (AttributeError, RuntimeError, TypeError):  # some arguments are no tensors, or have no strides
             return self._call_anything(in_built_order(self.inputs, inputs))
         if modes.gradients() and self.wants_gradients(inputs):
@@ -314,7 +313,7 @@ class Optimized:
             run = program.prepared(inputs) if isinstance(program, Alone) else program
             if len(calls.ready) >= _CALLS:
                 calls.ready.clear()
-            ready = calls.ready[key] = Ready(Forms(inputs), threads, run)
+            ready = calls.ready[key] = Ready(ArgumentForms(inputs), threads, run)
         calls.latest = ready
         return ready.run
 

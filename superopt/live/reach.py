@@ -25,13 +25,11 @@ from torch import Tensor, nn
 from torch.nn.modules import module
 
 from superopt.codegen.forms import form
+from superopt.live.held import PLAIN, bytes_of, object_of, results_of
+from superopt.live.imported import imported_by
 
 __all__ = ["Reached", "Same", "reach"]
 
-_PLAIN = frozenset(
-    {int, bool, float, complex, str, bytes, type(None), type(Ellipsis)}
-    | {torch.dtype, torch.device, torch.Size, slice, range}
-)
 _RECORDS = ("types", "argparse", "collections")  # their classes hold a user's data in attributes
 _STATELESS = ("typing", "typing_extensions", "abc")  # their classes hold nothing
 _LIBRARIES = frozenset({"torch", "numpy", "triton", "builtins", *sys.stdlib_module_names}) - {"__main__"}
@@ -43,6 +41,10 @@ _NEVER_CALLED = frozenset(
     {"__init__", "__new__", "__repr__", "__str__", "__setstate__", "__getstate__", "__reduce__"}
     | {"__init_subclass__", "__del__", "__dir__", "extra_repr", "reset_parameters"}
 )
+# What tells a function the mode of autograd in which it is called.
+_MODES: dict[str, Callable[[], bool]] = {
+    one.__name__: one for one in (torch.is_grad_enabled, torch.is_inference_mode_enabled)
+}
 _MOST = 20_000  # objects that are followed
 _LONG = 1_000  # items of a list or a dict: longer ones are not looked into
 _SMALL = 64  # elements of an array of numpy's whose contents are watched
@@ -72,17 +74,20 @@ class Reached:
 
     facts: list[object] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)  # each once, in the order they are met
-    items: list[Iterable[Any]] = field(default_factory=list)  # lists and values of dicts: all items count
+    # Lists, and the keys and values of dicts, of which all count.
+    items: list[Iterable[Any]] = field(default_factory=list)
     picks: list[tuple[Getter, Any]] = field(default_factory=list)  # some attributes or globals of another
     cells: list[types.CellType] = field(default_factory=list)
     empty: list[Sized] = field(default_factory=list)  # dicts without items, most of them of hooks
-    sized: list[Sized] = field(
-        default_factory=list
-    )  # dicts of attributes, which may grow, and what is too long to be looked into
+    # Lists, dicts of attributes, which may grow, and what is too long to be looked into.
+    sized: list[Sized] = field(default_factory=list)
     # Objects of a user's classes, whose classes may be replaced.
     objects: list[Any] = field(default_factory=list)
-    # Arrays of numpy, with the bytes that they held.
-    arrays: list[tuple[Any, bytes]] = field(default_factory=list)
+    # What reads the bytes of arrays, with the bytes that they held.
+    arrays: list[tuple[Callable[[], bytes], bytes]] = field(default_factory=list)
+    # What refers to kept results of functions, with the ids of some.
+    caches: list[tuple[Any, frozenset[int]]] = field(default_factory=list)
+    modes: set[Callable[[], bool]] = field(default_factory=set)  # the modes that a user's code asks for
 
 
 def reach(function: Any) -> Reached:
@@ -112,7 +117,7 @@ class _Walk:
     def value(self, value: Any) -> None:
         """Follow a value."""
         facts, kind = self.found.facts, type(value)
-        if kind in _PLAIN:
+        if kind in PLAIN:
             facts.append((kind, repr(value)))  # zeros have signs
         elif isinstance(value, Tensor):
             self._tensor(value)
@@ -155,6 +160,7 @@ class _Walk:
         elif isinstance(value, functools._lru_cache_wrapper):
             facts.append(Same(value))
             self.value(value.__wrapped__)
+            self._results(value)
         elif isinstance(value, property):
             self.value(value.fget)
         elif isinstance(value, staticmethod | classmethod | functools.cached_property):
@@ -166,8 +172,16 @@ class _Walk:
         elif isinstance(value, type):
             facts.append(Same(value))
             self._class(value)
-        elif isinstance(value, dict | list | tuple | set | frozenset | deque):
-            if isinstance(value, dict):
+        elif isinstance(value, types.BuiltinFunctionType) and value in _MODES.values():
+            facts.append(Same(value))
+            self.found.modes.add(value)
+        elif (owner := object_of(value)) is not None:
+            facts.append((kind, getattr(value, "__name__", "")))
+            self.value(owner)
+        elif (read := bytes_of(value)) is not None:
+            self._bytes(value, read)
+        elif isinstance(value, dict | types.MappingProxyType | list | tuple | set | frozenset | deque):
+            if isinstance(value, dict | types.MappingProxyType):
                 self._dict(value)
             else:
                 self._sequence(value)
@@ -182,7 +196,7 @@ class _Walk:
 
     def _function(self, function: types.FunctionType) -> None:
         self.found.facts.append(function.__code__)
-        named = self._code(function.__code__)
+        named = self._code(function.__code__, function.__globals__)
         for cell in function.__closure__ or ():
             try:
                 content = cell.cell_contents
@@ -197,14 +211,18 @@ class _Walk:
         places = function.__globals__
         self._pick(places, [one for one in named if one in places and not _is_library_module(places[one])])
 
-    def _code(self, code: types.CodeType) -> list[str]:
-        """Note the names that a code uses, and return the names that may be globals, in order."""
+    def _code(self, code: types.CodeType, places: Mapping[str, Any]) -> list[str]:
+        """Note what a code uses, and return the names that may be globals, in order."""
         named = list(code.co_names)
         self._texts(code.co_consts)
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
-                named += self._code(constant)
+                named += self._code(constant, places)
+        imported = [one for one in imported_by(code, places) if not _is_library(one)]
+        if imported:
+            self._pick(sys.modules, imported)
         self.names.update(named)
+        self.found.modes |= {_MODES[one] for one in named if one in _MODES}
         if not _BY_ANY_NAME.isdisjoint(named):
             self.by_any_name = True
         return list(dict.fromkeys(named))
@@ -238,7 +256,7 @@ class _Walk:
             self.found.facts.append((Same(value), len(value)))
             return
         self.found.facts.append((type(value), len(value)))
-        self.found.items.append(value.values())
+        self.found.items += [value, value.values()]
         for key, item in value.items():
             self.value(key)
             self.value(item)
@@ -251,15 +269,34 @@ class _Walk:
         self.found.facts.append((type(value), len(value)))
         if not isinstance(value, tuple | frozenset):
             self.found.items.append(value)
+            self.found.sized.append(value)  # an item may have moved from a list to the next one
         for item in value:
             self.value(item)
 
     def _array(self, value: Any) -> None:
+        """Follow what is of a class of numpy's."""
         if hasattr(value, "nbytes") and hasattr(value, "size") and value.size <= _SMALL:
             self.found.facts.append((type(value), str(value.dtype), value.shape, value.tobytes()))
-            self.found.arrays.append((value, value.tobytes()))
+            self.found.arrays.append((value.tobytes, value.tobytes()))
         else:
             self.found.facts.append(Same(value))
+
+    def _bytes(self, value: Any, read: Callable[[], bytes]) -> None:
+        """Follow an array of Python's own."""
+        if len(value) > _LONG:
+            self.found.sized.append(value)
+            self.found.facts.append((Same(value), len(value)))
+            return
+        self.found.facts.append((type(value), getattr(value, "typecode", ""), read()))
+        self.found.arrays.append((read, read()))
+
+    def _results(self, cache: Any) -> None:
+        """Follow the results that a function keeps; it may keep more later."""
+        holder, results = results_of(cache)
+        if results:
+            self.found.caches.append((holder, frozenset(map(id, results))))
+        for one in results:
+            self.value(one)
 
     def _instance(self, value: Any, kind: type) -> None:
         if kind.__module__.partition(".")[0] == "superopt":  # another optimized program: it watches itself

@@ -1,14 +1,16 @@
 """Watch: whether all that a function reads besides its arguments is still what it was."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
 from superopt.codegen.forms import Forms, form
+from superopt.live.held import are_kept
 from superopt.live.reach import Reached
 
 __all__ = ["Watch", "value_of"]
@@ -24,11 +26,18 @@ class Watch:
     """What was reached, watched: `same` takes about a microsecond for a module of ten parameters."""
 
     def __init__(
-        self, reached: Reached, constants: Iterable[Tensor], reads: Iterable[tuple[Tensor, str]]
+        self,
+        reached: Reached,
+        constants: Iterable[Tensor],
+        reads: Iterable[tuple[Tensor, str]],
+        modes: Mapping[Callable[[], bool], bool],
     ) -> None:
         self.reached = reached
         tensors = {id(one): one for one in (*reached.tensors, *constants) if _has_form(one)}
         checks: list[Check] = []
+        if modes:
+            asked = tuple(modes.items())
+            checks.append(lambda: all(ask() is answer for ask, answer in asked))
         if reached.empty:
             holders = tuple(reached.empty)
             checks.append(lambda: not any(holders))
@@ -42,7 +51,9 @@ class Watch:
             watched = tuple(tensors.values())
             checks.append(partial(Forms(watched).same, watched))
         if reached.arrays:
-            checks.append(lambda: all(array.tobytes() == held for array, held in reached.arrays))
+            checks.append(lambda: all(read() == held for read, held in reached.arrays))
+        if reached.caches:
+            checks.append(lambda: are_kept(reached.caches))
         values = tuple(reads)
         if values:
             checks.append(lambda: all(value_of(tensor) == held for tensor, held in values))
@@ -96,9 +107,9 @@ def _same_values(reached: Reached) -> Iterator[Check]:
 
     What is equal to nothing but itself is compared as lists are, which takes the least time: items that
     are the same object are not compared further, and of other tensors PyTorch says that there is no
-    single truth, which is an error.
+    single truth, which is an error. So are the names by which dicts have their items.
     """
-    items = [one for one in reached.items if all(map(_is_equal_only_to_itself, one))]
+    items = [one for one in reached.items if _has_names(one) or all(map(_is_equal_only_to_itself, one))]
     picks = [(get, one) for get, one in reached.picks if all(map(_is_equal_only_to_itself, get(one)))]
     if items or picks:
         yield _equal(items, picks)
@@ -108,6 +119,11 @@ def _same_values(reached: Reached) -> Iterator[Check]:
         [(get, one) for get, one in reached.picks if id(get) not in known],
         reached.cells,
     )
+
+
+def _has_names(items: Iterable[Any]) -> bool:
+    """Whether all keys of a dict are texts, in whose place equal texts do the same."""
+    return isinstance(items, dict | MappingProxyType) and all(type(key) is str for key in items)
 
 
 def _is_equal_only_to_itself(item: Any) -> bool:

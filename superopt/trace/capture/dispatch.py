@@ -17,12 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from superopt.errors import InputError, SuperoptError, TraceError
 from superopt.trace.capture.decomposed import DECOMPOSED, decomposition_of
+from superopt.trace.capture.devices import META
 from superopt.trace.capture.differentiable import WRITTEN_OUT
 from superopt.trace.capture.parameters import parameters_of
-from superopt.trace.capture.recorder import META, Recorder, StaleError, location
+from superopt.trace.capture.recorder import Recorder, StaleError, location
 from superopt.trace.capture.shapes import RULES, attention, rms_norm
 from superopt.trace.capture.stores import Stores
-from superopt.trace.capture.tape import Meta, Tape, leaves, map_leaves
+from superopt.trace.capture.tape import Meta, Ref, Tape, leaves, map_leaves, repeats_of
 
 __all__ = ["capture"]
 
@@ -33,6 +34,7 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "rms_norm": rms_norm,
 }
 
+_COMPARED = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 _NEEDS_DATA = {"item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__"}
 
 
@@ -55,7 +57,12 @@ def capture(
     """
 
     def tape_of(form: Callable[..., Any]) -> Tape:
-        return _captured(function, form, inputs, name, live, for_proof=for_proof)
+        tape = _captured(function, form, inputs, name, live, for_proof=for_proof)
+        places = repeats_of([source.tensor for source in tape.inputs])
+        if places:
+            other = _captured(function, form, inputs, name, live, for_proof=for_proof, shared=True)
+            _check_repeats(tape, other, places)
+        return tape
 
     try:
         return _functional(function, tape_of)
@@ -94,10 +101,14 @@ def _captured(
     live: str | None,
     *,
     for_proof: bool,
+    shared: bool = False,
 ) -> Tape:
-    """Return the tape of a run of a function, in a form that computes the same."""
+    """Return the tape of a run of a function, in a form that computes the same.
+
+    With `shared`, a tensor that is several arguments is one object for the function, too.
+    """
     parameters = _bind(function, inputs, name)
-    recorder = Recorder(name, function, live, for_proof=for_proof)
+    recorder = Recorder(name, function, live, for_proof=for_proof, shared=shared)
     stores, stored = Stores(function), ""
     with torch.inference_mode(False), torch.no_grad():  # in inference mode nothing would be decomposed
         arguments = []
@@ -120,6 +131,30 @@ def _captured(
             raise
         except Exception as error:
             raise recorder.explain(error) from error
+
+
+def _check_repeats(tape: Tape, shared: Tape, places: tuple[int, ...]) -> None:
+    """Refuse a function that does something else where one tensor is several of its arguments."""
+    first = {source.index: tape.inputs[at].index for source, at in zip(tape.inputs, places, strict=True)}
+
+    def leaf(value: Any) -> object:
+        if isinstance(value, Ref):
+            return Ref(first.get(value.index, value.index))
+        return repr(value) if isinstance(value, _COMPARED) else type(value)
+
+    def leaves_of(tree: Any) -> list[object]:
+        return [leaf(one) for one in leaves(tree)]
+
+    def calls(tape: Tape) -> object:
+        made = [(one.target, one.outputs, leaves_of((one.args, one.kwargs))) for one in tape.calls]
+        return made, leaves_of(tape.result)
+
+    if calls(tape) != calls(shared):
+        names = [one.name for one, at in zip(tape.inputs, places, strict=True) if places.count(at) > 1]
+        raise TraceError(
+            f"{tape.name}: {' and '.join(names)} are one tensor, and the function asks whether they are;"
+            " pass a tensor of its own for each, as by .clone()"
+        )
 
 
 def _bind(function: Callable[..., Any], inputs: tuple[Any, ...], name: str) -> list[str]:
@@ -231,7 +266,11 @@ class _Functions(TorchFunctionMode):
                 f"{self.recorder.name}: torch.autograd.grad is called{location()}, and gradients are off;"
                 " call it where they are on, or within torch.enable_grad()"
             )
-        args, kwargs = _with_data(name, args, kwargs)
+        devices = self.recorder.devices
+        told = devices.answer(func, args)
+        if told is not NotImplemented:
+            return told
+        args, kwargs = _with_data(name, devices.for_run(args), devices.for_run(kwargs))
         try:
             target = name.partition(".")[0]
             if target == "pad" and _is_circular(*args, **kwargs) and not _takes_gradients((args, kwargs)):

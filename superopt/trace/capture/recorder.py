@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from superopt.errors import InputError, TraceError, kind_and_line
+from superopt.trace.capture.devices import META, Devices
 from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, leaves, map_leaves, results_of
 from superopt.trace.run import TORCH_DTYPES, dtype_name
 
-__all__ = ["META", "Recorder", "StaleError", "location", "numbers_of"]
+__all__ = ["Recorder", "StaleError", "location", "numbers_of"]
 
-META = torch.device("meta")
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size)
 _DEPTH = 3  # levels of objects within objects that are searched for tensors
 _LONGEST_TABLE = 64  # the longest dimension of a constant whose numbers a proof may use
@@ -48,11 +48,19 @@ class Recorder:
     """The tape while it is written: which tensor object is which position."""
 
     def __init__(
-        self, name: str, function: Callable[..., Any], live: str | None, *, for_proof: bool = False
+        self,
+        name: str,
+        function: Callable[..., Any],
+        live: str | None,
+        *,
+        for_proof: bool = False,
+        shared: bool = False,
     ) -> None:
         self.name = name
         self.live = live
+        self.devices = Devices(live)
         self.for_proof = for_proof
+        self.shared: dict[int, Tensor] | None = {} if shared else None  # an input's id -> its meta tensor
         self.paused = False
         self.calls: list[Call] = []
         self.metas: list[Meta] = []
@@ -105,9 +113,10 @@ class Recorder:
             )
         meta = _twin(tensor, self.name, name)
         index = self.add(meta)
+        self.devices.enter(meta, tensor)
         self.outside.add(_storage(meta))
         self.inputs.append(Source(self.unique(name), index, tensor))
-        return meta
+        return meta if self.shared is None else self.shared.setdefault(id(tensor), meta)
 
     def unique(self, name: str) -> str:
         """Return the name as an identifier that no other tensor has."""

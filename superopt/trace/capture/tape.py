@@ -23,6 +23,7 @@ __all__ = [
     "map_leaves",
     "parts_of",
     "refs",
+    "repeats_of",
     "results_of",
 ]
 
@@ -186,3 +187,9 @@ def refs(tree: Any) -> Iterator[int]:
     for leaf in leaves(tree):
         if isinstance(leaf, Ref):
             yield leaf.index
+
+
+def repeats_of(tensors: Sequence[Any]) -> tuple[int, ...]:
+    """Return the first place of each object, where one comes more than once; else nothing."""
+    ids = list(map(id, tensors))
+    return () if len(set(ids)) == len(ids) else tuple(map(ids.index, ids))

@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from superopt.errors import TraceError
+from superopt.trace import trace
+
 from .conftest import Gate, agree
 
 
@@ -250,3 +253,28 @@ def test_a_device_without_data(gate) -> None:
     with pytest.raises(RuntimeError):
         watched.best(x)
     watched.theirs(x.to("meta"))
+
+
+def test_one_tensor_as_two_arguments(build) -> None:
+    def one_or_two(a: Tensor, b: Tensor) -> Tensor:
+        return (a * b).tanh() * (2 if a is b else 1)
+
+    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    watched = build(one_or_two, x, y)
+    for _ in range(2):
+        watched.ours(x, y)
+        watched.theirs(x, x)
+        watched.theirs(y, y)
+    with pytest.raises(TraceError, match="a and b are one tensor"):
+        trace(one_or_two, x, x)
+
+
+def test_one_tensor_as_two_arguments_of_a_function_that_does_not_look(build) -> None:
+    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    watched = build(lambda a, b: (a * b).tanh(), x, x)
+    for _ in range(2):
+        watched.ours(x, y)
+        watched.ours(x, x)
+    nested = build(lambda pair, by: (pair[0] * pair[1]).tanh() * by, (x, x), 2)
+    nested.ours((x, x), 2)
+    nested.ours((x, y), 2)

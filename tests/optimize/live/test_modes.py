@@ -277,3 +277,51 @@ def test_tensors_replaced_by_one_thread_and_read_by_others(gate) -> None:
         worker.join()
     assert not failed
     watched.ours(x)
+
+
+def asks(x: Tensor) -> Tensor:
+    return x.tanh() if torch.is_grad_enabled() else 3 * x.tanh()
+
+
+ask = torch.is_grad_enabled
+
+
+def asks_by_another_name(x: Tensor) -> Tensor:
+    return x.tanh() if ask() else 3 * x.tanh()
+
+
+def asks_for_inference(x: Tensor) -> Tensor:
+    return x.tanh() if torch.is_inference_mode_enabled() else 3 * x.tanh()
+
+
+def turns_gradients_off(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return 3 * x.tanh()
+
+
+@pytest.mark.parametrize("function", [asks, asks_by_another_name, asks_for_inference])
+def test_a_function_that_asks_for_the_mode_of_autograd(build, function) -> None:
+    x = torch.randn(4, 8)
+    watched = build(function, x)
+    watched.ours(x)
+    mode = torch.inference_mode if function is asks_for_inference else torch.enable_grad
+    for _ in range(2):
+        with mode():
+            watched.theirs(x)
+            watched.theirs(x)
+        watched.ours(x)
+        watched.ours(x)
+
+
+@pytest.mark.parametrize(
+    "function", [torch.tanh, turns_gradients_off, nn.TransformerEncoderLayer(8, 2).eval()]
+)
+def test_a_function_that_does_not_ask_for_the_mode_of_autograd(build, function) -> None:
+    if isinstance(function, nn.Module):
+        function.requires_grad_(False)  # PyTorch's own code asks, and computes the same
+    x = torch.randn(4, 3, 8)
+    watched = build(function, x)
+    with torch.enable_grad():
+        watched.ours(x)
+    with torch.inference_mode():
+        watched.ours(x)

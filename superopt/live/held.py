@@ -1,0 +1,70 @@
+"""Held: what objects of C code hold, which shows in no attribute of theirs."""
+
+import array
+import gc
+import types
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["PLAIN", "are_kept", "bytes_of", "object_of", "results_of"]
+
+PLAIN = frozenset(
+    {int, bool, float, complex, str, bytes, type(None), type(Ellipsis)}
+    | {torch.dtype, torch.device, torch.Size, slice, range}
+)
+_BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
+_EMPTY: dict[Any, Any] = {}
+_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+
+
+def object_of(value: Any) -> Any:
+    """Return the object that a method of C code is bound to, or that a view of a dict shows, or None."""
+    if isinstance(value, _VIEWS):
+        return value.mapping
+    owner = value.__self__ if isinstance(value, _BOUND) else None
+    return None if isinstance(owner, types.ModuleType | type) else owner
+
+
+def bytes_of(value: Any) -> Callable[[], bytes] | None:
+    """Return what reads the bytes of an array of Python's own, or None for another object."""
+    if isinstance(value, bytearray):
+        return partial(bytes, value)
+    return value.tobytes if isinstance(value, array.array | memoryview) else None
+
+
+def results_of(cache: Any) -> tuple[Any, list[Any]]:
+    """Return what refers to the results that `functools.lru_cache` keeps, and those that may change.
+
+    Numbers, texts and tensors are left out, and tuples of them: a cache of tables may grow at each call.
+    Some keys may be among the results.
+    """
+    own = (cache.__wrapped__, vars(cache))
+    held = [one for one in gc.get_referents(cache) if not any(one is other for other in own)]
+    tables = [one for one in held if type(one) is dict]
+    if cache.cache_parameters()["maxsize"] is None:
+        table = tables[0]
+        return table, [one for one in table.values() if _may_change(one)]
+    # A cache of limited size refers to its results itself, and from a dict to links between them.
+    inner = [one for one in tables if any(map(_is_link, one.values()))]
+    results = [one for one in held if not any(one is other for other in inner) and _may_change(one)]
+    return cache, results if inner else []
+
+
+def are_kept(caches: list[tuple[Any, frozenset[int]]]) -> bool:
+    """Whether all that kept some results, by their ids, keep them still."""
+    return all(ids.issubset(map(id, gc.get_referents(one))) for one, ids in caches)
+
+
+def _is_link(value: Any) -> bool:
+    return type(value).__qualname__ == "_lru_list_elem"
+
+
+def _may_change(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_may_change, value))
+    plain = type(value) in PLAIN or isinstance(value, Tensor | type) or type(value) is object
+    return not plain and not _is_link(value)

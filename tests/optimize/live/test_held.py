@@ -1,0 +1,254 @@
+"""What a function reads out of modules that it imports, keys of dicts, and objects of C code."""
+
+import array
+import functools
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+MODULE = "settings_of_this_test"
+
+
+@pytest.fixture
+def module(monkeypatch) -> types.ModuleType:
+    """Return a module that functions import while they run, with a submodule."""
+    made, inner = types.ModuleType(MODULE), types.ModuleType(f"{MODULE}.inner")
+    made.scale, made.unused, made.inner = 2.0, 1.0, inner
+    inner.scale = 2.0
+    monkeypatch.setitem(sys.modules, MODULE, made)
+    monkeypatch.setitem(sys.modules, f"{MODULE}.inner", inner)
+    return made
+
+
+def whole(x: Tensor) -> Tensor:
+    import settings_of_this_test
+
+    return (x * settings_of_this_test.scale).tanh()
+
+
+def renamed(x: Tensor) -> Tensor:
+    import settings_of_this_test as other
+
+    return (lambda: x * other.scale)().tanh()
+
+
+def one_name(x: Tensor) -> Tensor:
+    from settings_of_this_test import scale as other
+
+    return (x * other).tanh()
+
+
+def nested(x: Tensor) -> Tensor:
+    def scaled() -> Tensor:
+        import settings_of_this_test
+
+        return x * settings_of_this_test.scale
+
+    return scaled().tanh()
+
+
+@pytest.mark.parametrize("function", [whole, renamed, one_name, nested])
+def test_a_module_that_is_imported_inside(build, module, function) -> None:
+    x = torch.randn(4, 8)
+    watched = build(function, x)
+    watched.ours(x)
+    module.unused = 3.0
+    watched.ours(x)
+    module.scale = 5.0
+    watched.theirs(x)
+    module.scale = 2.0
+    watched.ours(x)
+
+
+def of_a_submodule(x: Tensor) -> Tensor:
+    import settings_of_this_test.inner
+
+    return (x * settings_of_this_test.inner.scale).tanh()
+
+
+def submodule_renamed(x: Tensor) -> Tensor:
+    import settings_of_this_test.inner as other
+
+    return (x * other.scale).tanh()
+
+
+def submodule_by_name(x: Tensor) -> Tensor:
+    from settings_of_this_test.inner import scale
+
+    return (x * scale).tanh()
+
+
+@pytest.mark.parametrize("function", [of_a_submodule, submodule_renamed, submodule_by_name])
+def test_a_submodule_that_is_imported_inside(build, module, function) -> None:
+    x = torch.randn(4, 8)
+    watched = build(function, x)
+    watched.ours(x)
+    module.inner.scale = 5.0
+    watched.theirs(x)
+    module.inner.scale = 2.0
+    watched.ours(x)
+
+
+def test_an_import_relative_to_a_package(build, module) -> None:
+    places: dict[str, Any] = {"__package__": MODULE, "__name__": f"{MODULE}.code"}
+    exec("def function(x):\n    from . import inner as other\n    return (x * other.scale).tanh()", places)
+    x = torch.randn(4, 8)
+    watched = build(places["function"], x)
+    watched.ours(x)
+    module.inner.scale = 5.0
+    watched.theirs(x)
+
+
+def test_a_module_that_takes_the_place_of_an_imported_one(build, module, monkeypatch) -> None:
+    x = torch.randn(4, 8)
+    watched = build(whole, x)
+    watched.ours(x)
+    other = types.ModuleType(MODULE)
+    other.scale = 4.0
+    monkeypatch.setitem(sys.modules, MODULE, other)
+    watched.theirs(x)
+
+
+def test_a_module_that_a_later_trace_imports(build, module, monkeypatch) -> None:
+    monkeypatch.delitem(sys.modules, MODULE)
+    settings = types.SimpleNamespace(plain=True)
+
+    def function(x: Tensor) -> Tensor:
+        if settings.plain:
+            return (x * 2.0).tanh()
+        import settings_of_this_test
+
+        return (x * settings_of_this_test.scale).tanh()
+
+    x = torch.randn(4, 8)
+    watched = build(function, x)
+    watched.ours(x)
+    monkeypatch.setitem(sys.modules, MODULE, module)
+    settings.plain = False
+    watched.ours(x)
+    module.scale = 5.0
+    watched.theirs(x)
+
+
+def test_keys_of_a_dict(build) -> None:
+    settings, flags = {"a": True}, {1: True}
+
+    def function(x: Tensor) -> Tensor:
+        return (x * (2 if settings.get("a") else 3) + (1 if 1 in flags else 0)).tanh()
+
+    x = torch.randn(4, 8)
+    watched = build(function, x)
+    watched.ours(x)
+    del settings["a"]
+    settings["b"] = True
+    watched.theirs(x)
+    del settings["b"]
+    settings["".join(["a"])] = True  # an equal text
+    watched.ours(x)
+    del flags[1]
+    flags[2] = True
+    watched.theirs(x)
+
+
+def test_an_item_that_moves_to_the_next_list(build) -> None:
+    first, second = [2.0, 3.0], [4.0]
+
+    def function(x: Tensor) -> Tensor:
+        for by in first:
+            x = x * by
+        for by in second:
+            x = x + by
+        return x.tanh()
+
+    x = torch.randn(4, 8)
+    watched = build(function, x)
+    watched.ours(x)
+    second.insert(0, first.pop())
+    watched.theirs(x)
+
+
+def of_a_bound_method(held: dict[str, float]) -> Any:
+    get = held.get
+    return lambda x: (x * get("by")).tanh()
+
+
+def of_a_wrapped_method(held: dict[str, float]) -> Any:
+    length = held.__len__
+    return lambda x: (x * (2 if length() == 1 else 3)).tanh()
+
+
+def of_a_proxy(held: dict[str, float]) -> Any:
+    proxy = types.MappingProxyType(held)
+    return lambda x: (x * proxy["by"]).tanh()
+
+
+def of_a_view(held: dict[str, float]) -> Any:
+    view = held.values()
+    return lambda x: (x * sum(view)).tanh()
+
+
+@pytest.mark.parametrize("way", [of_a_bound_method, of_a_wrapped_method, of_a_proxy, of_a_view])
+def test_a_dict_that_an_object_of_c_code_holds(build, way) -> None:
+    held = {"by": 2.0}
+    x = torch.randn(4, 8)
+    watched = build(way(held), x)
+    watched.ours(x)
+    held["by"] = 5.0
+    held["more"] = 1.0
+    watched.theirs(x)
+    del held["more"]
+    held["by"] = 2.0
+    watched.ours(x)
+
+
+@pytest.mark.parametrize("held", [bytearray(b"\2"), array.array("d", [2.0]), memoryview(bytearray(b"\2"))])
+def test_the_contents_of_arrays(build, held) -> None:
+    x = torch.randn(4, 8)
+    watched = build(lambda x: (x * held[0]).tanh(), x)
+    watched.ours(x)
+    held[0] = 3
+    watched.theirs(x)
+    held[0] = 2
+    watched.ours(x)
+    if isinstance(held, bytearray):
+        held.append(1)  # it is not locked
+        watched.ours(x)
+
+
+@pytest.mark.parametrize("largest", [None, 1, 128])
+def test_the_object_that_a_function_keeps(build, largest: int | None) -> None:
+    @functools.lru_cache(maxsize=largest)
+    def settings() -> types.SimpleNamespace:
+        return types.SimpleNamespace(scale=2.0, unused=1)
+
+    x = torch.randn(4, 8)
+    watched = build(lambda x: (x * settings().scale).tanh(), x)
+    watched.ours(x)
+    settings().unused = 2
+    watched.ours(x)
+    settings().scale = 3.0
+    watched.theirs(x)
+    settings.cache_clear()
+    watched.ours(x)
+    settings().scale = 4.0
+    watched.theirs(x)
+    settings().scale = 2.0
+    watched.ours(x)
+
+
+def test_results_that_a_function_adds_to_the_kept_ones(build, caplog) -> None:
+    @functools.cache
+    def table(size: int) -> dict[str, float]:
+        return {"by": 2.0, "size": size}
+
+    x = torch.randn(4, 8)
+    watched = build(lambda x: (x * table(8)["by"]).tanh(), x)
+    with caplog.at_level("INFO", "superopt"):
+        for size in range(100):
+            table(size)
+            watched.ours(x)
+    assert not caplog.messages  # it is not traced again
