@@ -169,7 +169,7 @@ _RECORDS = (
     Op("sqrt", 1, lambda s, a: s.sqrt(a), 4, keeps_mask=True, keeps_zero=True, powers=_powers(0.5)),
     Op("rsqrt", 1, lambda s, a: s.inv(s.sqrt(a)), 4, powers=_powers(-0.5)),
     Op("exp", 1, lambda s, a: s.exp(a), 8),
-    Op("exp2", 1, lambda s, a: s.exp(s.mul(a, _const(s, log(2)))), 8, triton="tl.exp2({})"),
+    Op("exp2", 1, lambda s, a: s.exp(s.mul(a, _const(s, log(2)))), 8, triton="tl.exp2({})", cpp="exp2"),
     Op(
         "expm1", 1, lambda s, a: s.add(s.exp(a), _const(s, -1)), 10,
         keeps_zero=True, triton="expm1({})", cpp="expm1",
