@@ -167,6 +167,8 @@ class TritonText:
         if a.form == "inv":
             return self.div(b, a.parts[0])
         a, b, kind = self._meet(a, b)
+        if kind == "int" and all(one.value is None or abs(one.value) > 1 for one in (a, b)):
+            a = atom(f"tl.cast({a.text}, tl.int64)", "int")  # 32 bits may not hold the product
         return Expression(f"{a.inside(_MUL)} * {b.inside(_UNARY)}", _MUL, kind)
 
     def div(self, a: Expression, b: Expression) -> Expression:

@@ -11,11 +11,13 @@ from superopt.codegen.triton.expression import Expression, as_float, as_mask, at
 from superopt.codegen.triton.plan import Lanes, Plan, kept_splits, make_plan, sources
 from superopt.codegen.triton.source import Argument
 from superopt.codegen.triton.text import Mentions, Names, index_of
-from superopt.dtypes import FP8, HALVES
+from superopt.dtypes import DTYPES, FP8, HALVES, INTEGERS
 from superopt.ir import Step, print_step, selects, value_axes, value_names
 
 __all__ = ["At", "Held", "Tiles", "transposed"]
 
+
+BYTES = frozenset(name for name in INTEGERS if DTYPES[name].bytes == 1)  # exact in every half precision
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -270,7 +272,7 @@ class Tiles:
         """Return the values that are kept in their own dtype, because a matrix product reads them."""
         products = self.plan.products.values()
         operands = {i for product in products for i in (product.lhs, product.rhs)}
-        return {i for i in operands if self.plan.dtypes.get(i) in HALVES | FP8}
+        return {i for i in operands if self.plan.dtypes.get(i) in HALVES | FP8 | BYTES}
 
     def _turned_loads(self) -> dict[int, tuple[str, ...]]:
         """Return the tiles that matrix products read in several orders, in the order of memory.
