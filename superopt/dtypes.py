@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DTYPES",
+    "EXACT",
     "FLOATS",
     "FP8",
     "HALVES",
@@ -56,6 +57,8 @@ FLOATS = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "floa
 FP8 = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "narrow")
 HALVES = frozenset(name for name in FLOATS if DTYPES[name].bytes == 2)
 INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "integer")
+EXACT = frozenset(name for name in INTEGERS if DTYPES[name].bytes <= 2)
+"""The integers that fp32 holds exactly."""
 
 
 def dtype_named(name: str) -> str | None:

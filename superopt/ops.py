@@ -169,7 +169,7 @@ _RECORDS = (
     Op("sqrt", 1, lambda s, a: s.sqrt(a), 4, keeps_mask=True, keeps_zero=True, powers=_powers(0.5)),
     Op("rsqrt", 1, lambda s, a: s.inv(s.sqrt(a)), 4, powers=_powers(-0.5)),
     Op("exp", 1, lambda s, a: s.exp(a), 8),
-    Op("exp2", 1, lambda s, a: s.exp(s.mul(a, _const(s, log(2)))), 8, triton="tl.exp2({})"),
+    Op("exp2", 1, lambda s, a: s.exp(s.mul(a, _const(s, log(2)))), 8, triton="tl.exp2({})", cpp="exp2"),
     Op(
         "expm1", 1, lambda s, a: s.add(s.exp(a), _const(s, -1)), 10,
         keeps_zero=True, triton="expm1({})", cpp="expm1",
@@ -179,7 +179,10 @@ _RECORDS = (
         "silu", 1, lambda s, x: s.mul(x, _sigmoid(s, x)), 13,
         keeps_zero=True, finite=True, torch="F.silu({})",
     ),
-    Op("tanh", 1, _tanh, 14, keeps_zero=True, finite=True, bounded=True, cpp="tanh"),
+    Op(
+        "tanh", 1, _tanh, 14,
+        keeps_zero=True, finite=True, bounded=True, triton="tanh({})", cpp="tanh",
+    ),
     Op("gelu", 1, _gelu, 20, keeps_zero=True, finite=True, torch="F.gelu({})"),
     Op("gelu_tanh", 1, _gelu_tanh, 20, keeps_zero=True, finite=True, torch='F.gelu({}, approximate="tanh")'),
     Op(
@@ -190,7 +193,8 @@ _RECORDS = (
     Op(
         "minimum", 2, lambda s, a, b: s.neg(s.maximum(s.neg(a), s.neg(b))), 1,
         keeps_mask=True, keeps_zero=True, finite=True, commutes=True, scales=True,
-        torch="torch.minimum({}, {})", triton="tl.minimum({}, {})", cpp="minimum",
+        torch="torch.minimum({}, {})", cpp="minimum",
+        triton="tl.minimum({}, {}, propagate_nan=tl.PropagateNan.ALL)",
     ),
     Op(
         "relu", 1, lambda s, x: s.maximum(x, _const(s, 0)), 1,

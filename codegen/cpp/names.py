@@ -13,9 +13,9 @@ private protected public register return short signed sizeof static struct switc
 try typedef typeid union unsigned using virtual void volatile while xor Vec Int Bits Shorts Half Quarter
 Matrix Panels Scratch lanes registers infinity index_t least most splat bits floats count_from bf16 f16 read
 write load store truth where keep maximum minimum clamped absolute copy_sign each sqrt sin cos pow exp tanh
-erf expm1 floor log log2 log1p fold sum largest first_lanes fill rescale contract contract_pairs packed
-scratch threads turn along all_lanes start INLINE LINED LINED_ONLY run kernel std superopt
-load_window read_inside inside either Known all_whole no_end Divisor rough_quotient prefetch Gathered
+erf exp2 expm1 scaled_exp floor log log2 log1p fold sum largest first_lanes fill rescale contract
+contract_pairs packed scratch threads turn along all_lanes start INLINE LINED LINED_ONLY run kernel std
+superopt load_window read_inside inside either Known all_whole no_end Divisor rough_quotient prefetch Gathered
 contract_gathered Edges vectors_along prefetch_short part one block
 """
 _TAKEN = frozenset(_KEYWORDS.split())

@@ -21,7 +21,7 @@ from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.expression import HELPERS, TritonText, apply, as_float, atom
 from superopt.codegen.triton.frame import Frame
 from superopt.codegen.triton.memory import Memory
-from superopt.codegen.triton.plan import Lanes, after_operator
+from superopt.codegen.triton.plan import Lanes
 from superopt.codegen.triton.reductions import Reductions
 from superopt.codegen.triton.source import TritonSource
 from superopt.codegen.triton.text import Lines
@@ -230,11 +230,7 @@ class _Emitter(Frame, Memory, Reductions):
             if i in factors:
                 operands[at] = apply("mul", (operands[at], TritonText().const(factors[i])))
         result = apply(step.op, self.selecting(step, operands))
-        lanes = {
-            axis: after_operator(step.op, [self.lanes(i, axis) for i in step.inputs])
-            for axis in axes
-            if self.masked(axis)
-        }
+        lanes = {axis: self.lanes_after(step, axis) for axis in axes if self.masked(axis)}
         return Held(result, axes, "f32", lanes)
 
     def _move(self, lines: Lines, move: Move) -> None:

@@ -40,16 +40,27 @@ def larger(x, y):
 def log1p(x):
     """Return log(1 + x), exact for small x too."""
     grown = 1.0 + x
-    return tl.where(grown == 1.0, x, tl.log(grown) * (x / (grown - 1.0)))
+    return tl.where((grown == 1.0) | (grown == float("inf")), x, tl.log(grown) * (x / (grown - 1.0)))
 ''',
     "power": '''@triton.jit
 def power(x, y):
-    """Return x to the y; a negative x needs a whole y."""
-    size = tl.exp2(y * tl.log2(tl.abs(x)))
-    odd = tl.floor(y * 0.5) * 2.0 != y
-    whole = tl.floor(y) == y
-    negative = tl.where(whole, tl.where(odd, -size, size), float("nan"))
-    return tl.where(y == 0.0, 1.0, tl.where(x < 0.0, negative, size))
+    """Return x to the y; a negative x that is finite needs a whole y."""
+    size = tl.where(tl.abs(x) == 1.0, 1.0, tl.exp2(y * tl.log2(tl.abs(x))))
+    below = (x < 0.0) | (1.0 / x < 0.0)  # the inverse tells -0.0 from 0.0
+    signed = tl.where(below, size * -1.0, size)  # -size is 0.0 - size, which makes 0.0 of 0.0
+    odd = tl.where(tl.floor(y * 0.5) * 2.0 != y, signed, size)
+    broken = tl.where((x >= 0.0) | (x == float("-inf")), size, float("nan"))
+    return tl.where(y == 0.0, 1.0, tl.where(tl.floor(y) == y, odd, broken))
+''',
+    "tanh": '''@triton.jit
+def tanh(x):
+    """Return the hyperbolic tangent, exact for small x too."""
+    size = tl.abs(x)
+    square = x * x
+    series = square * (square * (square * -5.70498872745e-3 + 2.06390887954e-2) - 5.37397155531e-2)
+    small = x * (1.0 + square * (square * (series + 1.33314422036e-1) - 3.33332819422e-1))
+    large = 1.0 - 2.0 / (1.0 + tl.exp(2.0 * size))
+    return tl.where(size < 0.625, small, tl.where(x < 0.0, -large, large))
 ''',
 }
 """Functions that Triton lacks, as source, by the name under which a kernel calls them."""
@@ -156,6 +167,8 @@ class TritonText:
         if a.form == "inv":
             return self.div(b, a.parts[0])
         a, b, kind = self._meet(a, b)
+        if kind == "int" and all(one.value is None or abs(one.value) > 1 for one in (a, b)):
+            a = atom(f"tl.cast({a.text}, tl.int64)", "int")  # 32 bits may not hold the product
         return Expression(f"{a.inside(_MUL)} * {b.inside(_UNARY)}", _MUL, kind)
 
     def div(self, a: Expression, b: Expression) -> Expression:

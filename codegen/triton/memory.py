@@ -10,7 +10,7 @@ from superopt.codegen.triton.plan import Lanes, reads_elsewhere
 from superopt.codegen.triton.products import TYPES
 from superopt.codegen.triton.text import WIDTH, Lines
 from superopt.codegen.triton.tiles import At, Held, Tiles, transposed
-from superopt.dtypes import FP8, INTEGERS
+from superopt.dtypes import EXACT, FP8, INTEGERS
 from superopt.ir import Step
 from superopt.ir.windows.place import Place, ends_of
 
@@ -104,7 +104,8 @@ class Memory(Tiles):
     ) -> None:
         """Read a tile from addresses, with zeros where the mask does not hold."""
         kind, dtype, tail = self._form(value, tensor)
-        other = [f"mask={mask}", f"other={'0.0' if kind == 'float' else '0'}"] if mask else []
+        zero = "0.0" if tensor.dtype in FLOATS else "0"
+        other = [f"mask={mask}", f"other={zero}"] if mask else []
         hint = ['eviction_policy="evict_first"'] if tensor.name in self.config.passing else []
         lines.call(f"{self.variables[value]} = ", "tl.load", [address, *other, *hint], tail, comment)
         self._hold(value, axes, kind, dtype)
@@ -113,12 +114,12 @@ class Memory(Tiles):
         """Return as what a tile is held that is read: its kind, its dtype, and what converts it."""
         if tensor.dtype not in FLOATS | INTEGERS | {"bool"}:
             raise UnsupportedError(f"{self.program.name}: no loads of {tensor.name} in {tensor.dtype}")
-        if tensor.dtype in INTEGERS:
-            return "int", "f32", ""
-        if self.plan.masks[value]:
-            return "mask", "f32", " != 0"
         if tensor.dtype != "f32" and value in self.raw:
             return "float", tensor.dtype, ""
+        if tensor.dtype in INTEGERS - EXACT:
+            return "int", "f32", ".to(tl.int64)" if tensor.dtype != "i64" else ""
+        if self.plan.masks[value]:
+            return "mask", "f32", " != 0"
         return "float", "f32", ".to(tl.float32)" if tensor.dtype != "f32" else ""
 
     def _hold(self, value: int, axes: tuple[str, ...], kind: Kind, dtype: str) -> None:

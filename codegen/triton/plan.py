@@ -39,6 +39,7 @@ __all__ = [
     "taps_of",
 ]
 
+_KEEPS_USUAL = frozenset({"mul", "div", "square", "reciprocal", "neg"})
 FEW_ROWS = 16  # an instruction that multiplies matrices has so many rows at least, and 8 columns
 
 
@@ -279,22 +280,28 @@ class Lanes(IntEnum):
     ANY = 0
     FINITE = 1
     ZERO = 2
+    USUAL = 3  # finite numbers other than 0
 
 
-def after_operator(op: str, operands: Sequence[Lanes | None]) -> Lanes:
-    """Return what an operator leaves along an axis; None stands for an operand without that axis."""
-    present = [lanes for lanes in operands if lanes is not None]
+def after_operator(op: str, operands: Sequence[Lanes]) -> Lanes:
+    """Return what an operator leaves along an axis, given what its operands hold there."""
     facts = OPS[op]
+    if op == "guard" and Lanes.ZERO in operands:
+        return Lanes.ZERO
+    if op == "guard":
+        return Lanes.ANY if operands[1] == Lanes.ANY else Lanes.FINITE
     if facts.keeps_zero and all(lanes == Lanes.ZERO for lanes in operands):
         return Lanes.ZERO
-    if facts.absorbs_zero and Lanes.ZERO in present and Lanes.ANY not in present:
+    if facts.absorbs_zero and Lanes.ZERO in operands and Lanes.ANY not in operands:
         return Lanes.ZERO
     if op == "where" and list(operands[1:]) == [Lanes.ZERO, Lanes.ZERO]:
         return Lanes.ZERO
-    if op == "div" and list(operands) == [Lanes.ZERO, None]:
+    if op == "div" and list(operands) == [Lanes.ZERO, Lanes.USUAL]:
         return Lanes.ZERO
-    if op in ("exp", "exp2") and present == [Lanes.ZERO]:
+    if op in _KEEPS_USUAL and all(lanes == Lanes.USUAL for lanes in operands):
+        return Lanes.USUAL
+    if op in ("exp", "exp2") and list(operands) == [Lanes.ZERO]:
         return Lanes.FINITE
-    if facts.finite and Lanes.ANY not in present:
+    if facts.mask or (facts.finite and Lanes.ANY not in operands):
         return Lanes.FINITE
     return Lanes.ANY

@@ -4,7 +4,7 @@ from math import prod
 
 from superopt.codegen.statements import Compute
 from superopt.codegen.triton.expression import Expression, apply, as_float, atom, larger
-from superopt.codegen.triton.plan import Lanes, after_operator
+from superopt.codegen.triton.plan import Lanes
 from superopt.codegen.triton.products import Products
 from superopt.codegen.triton.text import Lines
 from superopt.codegen.triton.tiles import Held
@@ -62,7 +62,7 @@ class Reductions(Products):
 
     def _reduced_lanes(self, step: Step, axis: str) -> Lanes:
         if step.op == "contract":
-            return after_operator("mul", [self.lanes(i, axis) for i in step.inputs])
+            return self.lanes_after(step, axis)
         if step.op == "max":
             return Lanes.ANY  # minus infinity where a loop takes no turn
         return self.lanes(step.inputs[0], axis) or Lanes.ANY
@@ -74,12 +74,7 @@ class Reductions(Products):
         """Return the values that a reduction adds up, or takes the maximum of."""
         axes = self._factor_axes(step)
         if step.op == "contract":
-            a, b = step.inputs
-            hidden = self.hidden_of_product(a, b, step.axes)
-            factors = [self.zeroed(i, axes, hidden[at]) for at, i in enumerate((a, b))]
-            if not selects(self.graph, step):
-                factors = [as_float(one) for one in factors]
-            return apply("mul", self.selecting(step, factors))
+            return self._multiplied(step, axes)
         value = step.inputs[0]
         reduced = [axis for axis in axes if axis in step.axes and self.masked(axis)]
         if step.op == "max":
@@ -87,6 +82,26 @@ class Reductions(Products):
         return as_float(
             self.zeroed(value, axes, [axis for axis in reduced if self.lanes(value, axis) != Lanes.ZERO])
         )
+
+    def _multiplied(self, step: Step, axes: tuple[str, ...]) -> Expression:
+        """Return the products that a contraction adds up."""
+        a, b = step.inputs
+        # A factor that lacks an axis may be infinite, and then even zeros beyond the end spoil the sum.
+        spoiled = tuple(
+            axis
+            for axis in axes
+            if axis in step.axes and self.masked(axis)
+            if None in (self.lanes(a, axis), self.lanes(b, axis))
+            if self.lanes_after(step, axis) != Lanes.ZERO
+        )
+        hidden = self.hidden_of_product(a, b, [axis for axis in step.axes if axis not in spoiled])
+        factors = [self.zeroed(i, axes, hidden[at]) for at, i in enumerate((a, b))]
+        if not selects(self.graph, step):
+            factors = [as_float(one) for one in factors]
+        product = apply("mul", self.selecting(step, factors))
+        if not spoiled:
+            return product
+        return atom(f"tl.where({self.mask_text(spoiled, axes)}, {as_float(product).text}, 0.0)")
 
     def _folded(self, value: int, factor: Expression) -> str:
         """Return the reduction of these values over the axes within the tile, the innermost first."""

@@ -8,13 +8,16 @@ from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, M
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.descriptors import Descriptor, describe, memory_order
 from superopt.codegen.triton.expression import Expression, as_float, as_mask, atom
-from superopt.codegen.triton.plan import Lanes, Plan, kept_splits, make_plan, sources
+from superopt.codegen.triton.plan import Lanes, Plan, after_operator, kept_splits, make_plan, sources
 from superopt.codegen.triton.source import Argument
 from superopt.codegen.triton.text import Mentions, Names, index_of
-from superopt.dtypes import FP8, HALVES
+from superopt.dtypes import DTYPES, FP8, HALVES, INTEGERS
 from superopt.ir import Step, print_step, selects, value_axes, value_names
+from superopt.ops import OPS
 
 __all__ = ["At", "Held", "Tiles", "transposed"]
+
+BYTES = frozenset(name for name in INTEGERS if DTYPES[name].bytes == 1)  # exact in every half precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +173,30 @@ class Tiles:
             return None
         return held.lanes.get(axis, Lanes.ANY)
 
+    def lanes_after(self, step: Step, axis: str) -> Lanes:
+        """Return what a scalar operator, or a sum of products, leaves beyond the end of an axis."""
+        inputs, op = step.inputs, "mul" if step.op == "contract" else step.op
+        if selects(self.graph, step):
+            inputs, op = tuple(sorted(inputs, key=lambda i: not self.plan.masks[i])), "guard"
+        return after_operator(op, [self._lanes_read(i, axis) for i in inputs])
+
+    def _lanes_read(self, value: int, axis: str) -> Lanes:
+        """Return what an operand holds beyond the end of an axis; where it lacks the axis, its numbers."""
+        lanes, step = self.lanes(value, axis), self.graph.step_of(value)
+        if lanes is not None:
+            return lanes
+        if self.graph.constant(value) == 0:
+            return Lanes.ZERO
+        if step is not None and step.op in ("const", "size"):
+            return Lanes.USUAL
+        if self.plan.masks[value] or (step is not None and step.op == "index"):
+            return Lanes.FINITE
+        if value in self.loaded:
+            return Lanes.FINITE if self.loaded[value].dtype in INTEGERS else Lanes.ANY
+        if step is None or step.op not in OPS or self.axes[value]:
+            return Lanes.ANY
+        return self.lanes_after(step, axis)
+
     def mask_text(self, masked: tuple[str, ...], axes: tuple[str, ...]) -> str:
         """Return which lanes of a tile are within the axes; empty where all are."""
         return " & ".join(self.spread(self.mask[axis], (axis,), axes) for axis in masked if self.masked(axis))
@@ -270,7 +297,7 @@ class Tiles:
         """Return the values that are kept in their own dtype, because a matrix product reads them."""
         products = self.plan.products.values()
         operands = {i for product in products for i in (product.lhs, product.rhs)}
-        return {i for i in operands if self.plan.dtypes.get(i) in HALVES | FP8}
+        return {i for i in operands if self.plan.dtypes.get(i) in HALVES | FP8 | BYTES}
 
     def _turned_loads(self) -> dict[int, tuple[str, ...]]:
         """Return the tiles that matrix products read in several orders, in the order of memory.

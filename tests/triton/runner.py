@@ -23,6 +23,7 @@ from superopt.codegen.triton.plan import kept_axes, kept_splits, make_plan
 from superopt.codegen.triton.run.prepared import Launch
 from superopt.cost import device_of
 from superopt.driver import search
+from superopt.dtypes import INTEGERS, torch_dtypes
 from superopt.ir import (
     Graph,
     MuGraph,
@@ -56,14 +57,7 @@ def multiply_bf16() -> None:
 
 
 multiply_bf16()
-INTEGERS = {"i64": torch.int64, "i32": torch.int32}
-DTYPES = {
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f8e4m3": torch.float8_e4m3fn,
-    "f8e5m2": torch.float8_e5m2,
-}
+DTYPES = torch_dtypes()
 WEIGHT = 0.3  # of weights, so that results stay near 1
 
 
@@ -238,7 +232,7 @@ def compared(found: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, axis
 
 def drawn(shape: tuple[int, ...], dtype: str, domain: list[float]) -> torch.Tensor:
     if dtype in INTEGERS:
-        return torch.randint(0, 40, shape, dtype=INTEGERS[dtype])
+        return torch.randint(0, 40, shape, dtype=DTYPES[dtype])
     low, high = domain
     values = torch.rand(shape) * (high - low) + low
     return values > (low + high) / 2 if dtype == "bool" else values.to(DTYPES[dtype])
@@ -283,6 +277,15 @@ def run_text(
     return max(answers, key=lambda answer: answer["error"])
 
 
+def run_given(text: str, values: dict[str, list]) -> dict[str, object]:
+    """Return what the kernels of a graph make of some numbers, and what float64 makes of them."""
+    graph = parse_graph(text)
+    named = {port.name: torch.tensor(values[port.name], dtype=DTYPES[port.dtype]) for port in graph.inputs}
+    exact = next(iter(run_graph(graph, named).values()))
+    found = next(iter(TritonMuGraph(fuse(graph))(**named).values()))
+    return {"found": found.tolist(), "exact": exact.tolist()}
+
+
 SCALED_ROWS = """graph rows
 axes m=3 k=40 n=16
 in x: f16[m, k]
@@ -310,10 +313,6 @@ def run_scaled_rows() -> dict[str, object]:
         "nan": found.isnan().any(-1).tolist(),
         "zero": (found == 0).all(-1).tolist(),
     }
-
-
-def default_choice(mugraph: MuGraph):
-    return [None]
 
 
 def wide_choice(mugraph: MuGraph):
@@ -399,7 +398,7 @@ def random_config(draw: random.Random, program: KernelProgram) -> TritonConfig:
 
 
 CHOICES = {
-    "default": default_choice,
+    "default": lambda mugraph: [None],
     "wide": wide_choice,
     "rounding": rounding_choice,
     "scaled": lambda mugraph: tuner_choices(mugraph, (False,)),
@@ -430,6 +429,7 @@ ACTIONS = {
     "stable": run_stable,
     "workload": run_workload,
     "text": run_text,
+    "given": run_given,
     "scaled_rows": run_scaled_rows,
     "operator": run_operator,
 }

@@ -268,15 +268,18 @@ def test_programs_of_many_rows_run_in_groups(rows, group):
 CLIPPED = """graph clipped
 axes m=64 k=64
 in x: f32[m, k]
-t1 = relu(x)
-t2 = max[k](t1)
-out o: f32[m] = t2
+in y: f32[m]
+t2 = relu(x)
+t3 = max[k](t2)
+t4 = minimum(t3, y)
+out o: f32[m] = t4
 """
 
 
-def test_maxima_keep_nan_on_the_device(compiler):
+def test_extrema_keep_nan_on_the_device(compiler):
     mugraph = fuse(parse_graph(CLIPPED))
     source = TritonMuGraph(mugraph).source(0, mugraph.graph.sizes)
     made = compiler.compile(source, target="cuda:80", texts=True)
-    assert "max.NaN.f32" in made.ptx
-    assert "max.f32" not in made.ptx
+    for name in ("max", "min"):
+        assert f"{name}.NaN.f32" in made.ptx
+        assert f"{name}.f32" not in made.ptx

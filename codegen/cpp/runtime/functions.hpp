@@ -58,14 +58,9 @@ inline Vec pow(Vec x, Vec y) {
 // The number nearest to x within limits; NaN stays.
 inline Vec clamped(Vec x, float low, float high) { return larger(splat(low), smaller(splat(high), x)); }
 
-// Within 2 ulp everywhere, denormal results included.
-inline Vec exp(Vec x) {
-    x = clamped(x, -105.0f, 89.0f);
+// exp(rest) times a power of two, which may leave the range of floats.
 #if defined(__AVX512F__) && !defined(__clang__)
-    // exp(x) = 2^whole exp(rest): one instruction multiplies with any power of two.
-    const Vec shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23
-    const Vec whole = shifted - 12582912.0f;
-    const Vec rest = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;  // log 2 in two parts
+inline Vec scaled_exp(Vec rest, Vec whole) {
     Vec power = rest * 1.38145986e-3f + 8.36871698e-3f;
     power = power * rest + 4.16683881e-2f;
     power = power * rest + 1.66665206e-1f;
@@ -73,11 +68,9 @@ inline Vec exp(Vec x) {
     power = power * rest + 1.0f;
     power = power * rest + 1.0f;
     return (Vec)__builtin_ia32_scalefps512_mask(power, whole, power, 0xffff, 4);
+}
 #else
-    // exp(x) = 4^whole exp(rest): 2^whole can be held, and one product with it rounds to a denormal.
-    const Vec shifted = x * 0.721347520f + 12583039.0f;  // 1.5 * 2^23 + 127: a whole number, as an exponent
-    const Vec whole = shifted - 12583039.0f;
-    const Vec rest = (x - whole * 1.38671875f) - whole * -4.24388880e-4f;  // 2 log 2 in two parts
+inline Vec scaled_exp(Vec rest, Vec shifted) {  // times 4 to the whole number that was shifted
     Vec power = rest * 1.96118024e-4f + 1.41043041e-3f;
     power = power * rest + 8.33609887e-3f;
     power = power * rest + 4.16612774e-2f;
@@ -86,6 +79,37 @@ inline Vec exp(Vec x) {
     power = power * (rest * rest) + rest + 1.0f;
     const Vec root = floats(bits(shifted) << 23);
     return power * root * root;
+}
+#endif
+
+// Within 2 ulp everywhere, denormal results included.
+inline Vec exp(Vec x) {
+    x = clamped(x, -105.0f, 89.0f);
+#if defined(__AVX512F__) && !defined(__clang__)
+    // exp(x) = 2^whole exp(rest): one instruction multiplies with any power of two.
+    const Vec shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23
+    const Vec whole = shifted - 12582912.0f;
+    const Vec rest = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;  // log 2 in two parts
+    return scaled_exp(rest, whole);
+#else
+    // exp(x) = 4^whole exp(rest): 2^whole can be held, and one product with it rounds to a denormal.
+    const Vec shifted = x * 0.721347520f + 12583039.0f;  // 1.5 * 2^23 + 127: a whole number, as an exponent
+    const Vec whole = shifted - 12583039.0f;
+    const Vec rest = (x - whole * 1.38671875f) - whole * -4.24388880e-4f;  // 2 log 2 in two parts
+    return scaled_exp(rest, shifted);
+#endif
+}
+
+// Within 2 ulp, and exact for whole x: what is left beside a whole number, or an even one, is exact.
+inline Vec exp2(Vec x) {
+    x = clamped(x, -151.0f, 129.0f);
+#if defined(__AVX512F__) && !defined(__clang__)
+    const Vec whole = (x + 12582912.0f) - 12582912.0f;
+    return scaled_exp((x - whole) * 0.693147181f, whole);
+#else
+    const Vec shifted = x * 0.5f + 12583039.0f;
+    const Vec whole = shifted - 12583039.0f;
+    return scaled_exp((x - whole * 2.0f) * 0.693147181f, shifted);
 #endif
 }
 
@@ -210,6 +234,7 @@ inline float sin(float x) { return sinf(x); }
 inline float cos(float x) { return cosf(x); }
 inline float pow(float x, float y) { return powf(x, y); }
 inline float exp(float x) { return exp(splat(x))[0]; }
+inline float exp2(float x) { return exp2(splat(x))[0]; }
 inline float expm1(float x) { return expm1(splat(x))[0]; }
 inline float tanh(float x) { return tanh(splat(x))[0]; }
 inline float erf(float x) { return erf(splat(x))[0]; }

@@ -13,6 +13,7 @@ from superopt.codegen.cpp.compile import runtime_text
 
 ULP = {
     "exp": 2,
+    "exp2": 2,
     "expm1": 2,
     "tanh": 3,
     "erf": 3,
@@ -92,12 +93,17 @@ def test_functions(library: ctypes.CDLL, name: str) -> None:
     x = every_float(16411)
     x = x[x.abs() < 1e5] if name in ("sin", "cos") else x
     check(library, name, x)
-    check(library, name, torch.linspace(-110, 110, 50_001))
+    check(library, name, torch.linspace(-160, 160, 50_001))
     check(library, name, torch.linspace(-2, 2, 50_001))
 
 
+def test_powers_of_two_are_exact(library: ctypes.CDLL) -> None:
+    x = torch.arange(-155, 132).float()
+    assert torch.equal(apply(library, "on_exp2", x, torch.float32), torch.exp2(x.double()).float())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["exp", "tanh", "erf", "log"])
+@pytest.mark.parametrize("name", ["exp", "exp2", "tanh", "erf", "log"])
 def test_functions_on_many_more(library: ctypes.CDLL, name: str) -> None:
     check(library, name, every_float(37))
 
