@@ -10,8 +10,9 @@ import torch
 
 __all__ = ["parameters_of"]
 
-_ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_LIBRARIES = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
+_ANY = frozenset({inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
+_STANDARD = sysconfig.get_paths()["stdlib"]
+_PASSING_ON = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))  # PyTorch's, and ours
 
 
 def parameters_of(function: Any) -> tuple[inspect.Signature, bool]:
@@ -31,7 +32,7 @@ def parameters_of(function: Any) -> tuple[inspect.Signature, bool]:
     while True:
         found = _own(plain if owner is None else MethodType(plain, owner))
         inner = getattr(plain, "__wrapped__", None)
-        if found is not None and (inner is None or _kinds(found) != _ANY):
+        if found is not None and (inner is None or not _takes_any(found)):
             return found, sure
         if inner is None:
             raise ValueError(f"no parameters are known of {function!r}")
@@ -46,12 +47,12 @@ def _own(function: Any) -> inspect.Signature | None:
         return None
 
 
-def _kinds(form: inspect.Signature) -> tuple[Any, ...]:
-    return tuple(one.kind for one in form.parameters.values())
+def _takes_any(form: inspect.Signature) -> bool:
+    """Whether a function names no parameter, and takes some."""
+    return bool(form.parameters) and {one.kind for one in form.parameters.values()} <= _ANY
 
 
 def _is_library(function: Any) -> bool:
-    """Return whether a wrapper is PyTorch's or Python's."""
+    """Whether a wrapper is PyTorch's, Python's or ours."""
     file = getattr(getattr(function, "__code__", None), "co_filename", "")
-    inside = file.startswith(_LIBRARIES)
-    return inside and (file.startswith(_LIBRARIES[0]) or "site-packages" not in file)
+    return file.startswith(_PASSING_ON) or (file.startswith(_STANDARD) and "site-packages" not in file)
