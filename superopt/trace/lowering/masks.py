@@ -64,9 +64,9 @@ def exp(b: Builder, x: Sym) -> Sym:
 
 def seen(b: Builder, x: Sym) -> Sym | None:
     """Return which numbers are not minus infinity, None for all; products of matrices count as finite."""
-    found = x.mask
+    found, known = x.mask, dict[int, bool]()
     for term in _terms(b, x.value):
-        if not _finite(b, term):
+        if not _finite(b, term, known):
             low = b.scalar(-inf, x.dtype)
             above = b.apply("gt", term, b.settle(low).value)
             found = above if found is None else b.apply("and", above, found)
@@ -75,24 +75,31 @@ def seen(b: Builder, x: Sym) -> Sym | None:
 
 def _terms(b: Builder, value: int) -> Iterator[int]:
     """Yield the values of which a value is the sum."""
-    if b.nodes[value].op != "add":
-        yield value
-        return
-    for part in b.nodes[value].inputs:
-        yield from _terms(b, part)
+    left, met = [value], set[int]()
+    while left:
+        one = left.pop()
+        if one in met:
+            continue
+        met.add(one)
+        if b.nodes[one].op == "add":
+            left += reversed(b.nodes[one].inputs)
+        else:
+            yield one
 
 
-def _finite(b: Builder, value: int) -> bool:
+def _finite(b: Builder, value: int, known: dict[int, bool]) -> bool:
     """Return whether a value is finite as it is made of numbers, conditions and products of matrices."""
-    node = b.nodes[value]
-    if node.mask or node.op in ("const", "size", "index", "contract"):
-        return True
-    if node.op == "div":
-        return bool(b.constant(node.inputs[1])) and _finite(b, node.inputs[0])
-    moves = node.op in ("rename", "select", "sum", "max")
-    return (moves or (node.op in OPS and OPS[node.op].finite)) and all(
-        _finite(b, part) for part in node.inputs
-    )
+    if value not in known:
+        node = b.nodes[value]
+        if node.mask or node.op in ("const", "size", "index", "contract"):
+            known[value] = True
+        elif node.op == "div":
+            known[value] = bool(b.constant(node.inputs[1])) and _finite(b, node.inputs[0], known)
+        else:
+            moves = node.op in ("rename", "select", "sum", "max")
+            stays = moves or (node.op in OPS and OPS[node.op].finite)
+            known[value] = stays and all(_finite(b, part, known) for part in node.inputs)
+    return known[value]
 
 
 def choose(b: Builder, condition: Sym, x: Sym, y: Sym) -> Sym:

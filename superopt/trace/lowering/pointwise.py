@@ -32,9 +32,7 @@ def _add(b: Builder, x: Any, y: Any, alpha: float = 1) -> Sym:
     if x.dtype == y.dtype == torch.bool:
         if b.nodes[x.value].mask and b.nodes[y.value].mask:
             return pointwise(b, "or", x, y)
-        one = b.scalar(
-            1, torch.bool
-        )  # zeros and ones that are not known for a mask, as parts that were joined
+        one = b.scalar(1, torch.bool)  # of parts that were joined, nothing tells that they are masks
         return sub(b, one, scale(b, "mul", sub(b, one, x), sub(b, one, y)))
     return _plus(b, x, y, alpha)
 
