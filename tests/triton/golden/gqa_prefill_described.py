@@ -19,16 +19,16 @@ def gqa_prefill_0(
     t12 = tl.full((BLOCK_S,), float("-inf"), dtype=tl.float32)
     t18 = tl.zeros((BLOCK_S, BLOCK_E), dtype=tl.float32)
     t19 = tl.zeros((BLOCK_S,), dtype=tl.float32)
-    # maximum(t12, -1.2676506002282294e+30)
-    t14 = tl.maximum(t12 * 0.12751743082459868, -1.2676506002282294e+30)
+    # maximum(t12, -3.4028234663852886e+38)
+    t14 = tl.maximum(t12 * 0.12751743082459868, -3.4028234663852886e+38)
     # Before this, ge(index[s], index[t]) holds everywhere.
     t0_masked = tl.minimum(T, pid_s * BLOCK_S + 1) // BLOCK_T * BLOCK_T
     for t0 in range(0, t0_masked, BLOCK_T):
         k = tl.trans(tl.reshape(k_desc.load([pid_h, t0, 0]), (BLOCK_T, BLOCK_D)))
         t8 = tl.dot(q, k)  # contract[d](q, k)
         t12 = tl.maximum(t12, tl.max(t8, axis=1))  # max[t](t8)
-        # maximum(t12, -1.2676506002282294e+30)
-        t14_new = tl.maximum(t12 * 0.12751743082459868, -1.2676506002282294e+30)
+        # maximum(t12, -3.4028234663852886e+38)
+        t14_new = tl.maximum(t12 * 0.12751743082459868, -3.4028234663852886e+38)
         scale_t14 = tl.exp2(t14 - t14_new)
         t18 *= scale_t14[:, None]
         t19 *= scale_t14
@@ -46,8 +46,8 @@ def gqa_prefill_0(
         t8 = tl.dot(q, k)  # contract[d](q, k)
         t11 = tl.where(t7, t8, float("-inf"))  # where(t7, t8, -infinity)
         t12 = tl.maximum(t12, tl.max(t11, axis=1))  # max[t](t11)
-        # maximum(t12, -1.2676506002282294e+30)
-        t14_new = tl.maximum(t12 * 0.12751743082459868, -1.2676506002282294e+30)
+        # maximum(t12, -3.4028234663852886e+38)
+        t14_new = tl.maximum(t12 * 0.12751743082459868, -3.4028234663852886e+38)
         scale_t14 = tl.exp2(t14 - t14_new)
         t18 *= scale_t14[:, None]
         t19 *= scale_t14
