@@ -313,9 +313,10 @@ def test_a_function_that_asks_for_the_mode_of_autograd(build, function) -> None:
         watched.ours(x)
 
 
-@pytest.mark.parametrize(
-    "function", [torch.tanh, turns_gradients_off, nn.TransformerEncoderLayer(8, 2).eval()]
-)
+LAYER = pytest.param(nn.TransformerEncoderLayer(8, 2).eval(), marks=pytest.mark.slow)  # a minute of search
+
+
+@pytest.mark.parametrize("function", [torch.tanh, turns_gradients_off, LAYER])
 def test_a_function_that_does_not_ask_for_the_mode_of_autograd(build, function) -> None:
     if isinstance(function, nn.Module):
         function.requires_grad_(False)  # PyTorch's own code asks, and computes the same
