@@ -35,7 +35,7 @@ from superopt.live.recalled import ResultCache
 from superopt.live.saved import proven_regions, traced_again
 from superopt.options import OptimizeOptions
 from superopt.result.codec import read_result, returned
-from superopt.result.result import Result
+from superopt.result.result import OpenAxes, Result
 from superopt.rivals.ahead import Ahead
 from superopt.rivals.final import FinalRace, copies_of, final_race, withdrawn
 from superopt.rivals.rivals import EAGER, Function, products_of
@@ -175,7 +175,7 @@ def race(
     tell: Tell,
     source: Mapping[str, Any] | None = None,
     search: Search | None = None,
-    open_axes: Mapping[str, tuple[int, int]] | None = None,
+    open_axes: OpenAxes | None = None,
     warm_up: WarmUp | None = None,
 ) -> Optimized:
     """Return the program that comes of candidates for each region: what passes the funnel races PyTorch."""
@@ -285,7 +285,7 @@ def _program(
     inputs: tuple[Any, ...],
     source: Mapping[str, Any] | None,
     search: Search | None,
-    open_axes: Mapping[str, tuple[int, int]] | None,
+    open_axes: OpenAxes | None,
 ) -> Optimized:
     """Return what came of the races as a program, or a plan where there was none."""
     kernels, floats = state.kernels, state.floats

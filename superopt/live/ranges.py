@@ -19,10 +19,7 @@ from superopt.live.sizes import axis_sizes, program_at, structure_of
 from superopt.trace import trace
 from superopt.trace.traced import Traced
 
-__all__ = ["Ranges", "open_axes"]
-
-Ranges = Mapping[str, tuple[int, int]]
-"""The smallest and the largest size of each axis that may change."""
+__all__ = ["open_axes"]
 
 _FAR = 1 << 20  # the size up to which axes are tried, if not further
 

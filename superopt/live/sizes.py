@@ -15,6 +15,7 @@ from superopt.candidates.sizes import resized, without_strides
 from superopt.dtypes import tensor_text
 from superopt.errors import GraphError, InputError
 from superopt.ir import Axis, Graph, Program, Region, fixed_axes
+from superopt.result.result import OpenAxes
 from superopt.trace.capture.tape import Ref, map_leaves
 from superopt.trace.traced import Traced
 from superopt.verify.floats.compare import tensors_of
@@ -110,7 +111,7 @@ def _renamed_alike(program: Program, sizes: Mapping[str, int]) -> dict[str, int]
 
 
 def read_sizes(
-    traced: Traced, inputs: tuple[Any, ...], changing: Mapping[str, tuple[int, int]], *, ones: bool = False
+    traced: Traced, inputs: tuple[Any, ...], changing: OpenAxes, *, ones: bool = False
 ) -> dict[str, int]:
     """Return the sizes of axes as tensors have them; InputError where one differs that may not.
 
@@ -131,10 +132,11 @@ def read_sizes(
             least, most = changing[free[0]] if free and rest else (1, 0)
             if not least * rest <= size <= most * rest or size % rest or (size == rest and not ones):
                 fixed = ", ".join(f"{axis}={found.get(axis, known.get(axis))}" for axis in dim) or "1"
-                others = ", ".join(f"{axis} from {low} to {high}" for axis, (low, high) in changing.items())
+                tried = ", ".join(f"{axis} from {low} to {high}" for axis, (low, high) in changing.items())
+                tried = f"{tried}, and never at 1" if tried else "no other sizes"
                 raise InputError(
                     f"{traced.program.name}: {port.name!r} is {list(tensor.shape)}; it was built for {fixed}"
-                    f" there, and tried with {others or 'no other sizes'}, but 1;"
+                    f" there, and tried with {tried};"
                     " give the function to load() for any sizes"
                 )
             found[free[0]] = size // rest

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from superopt.candidates.candidate import RegionCandidates, all_summed
 from superopt.candidates.floors import of_program
@@ -16,7 +16,10 @@ from superopt.verify.floats.report import FloatReport
 if TYPE_CHECKING:
     from superopt.verify.verdict import Verdict
 
-__all__ = ["Result"]
+__all__ = ["OpenAxes", "Result"]
+
+OpenAxes: TypeAlias = Mapping[str, tuple[int, int]]
+"""The axes that may change, each with its smallest and its largest size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,7 @@ class Result:
     source: Mapping[str, Any] | None = None  # the file or workload that the function comes from
     returns: Any = None  # the structure of what the function returns, as plain data; None: no plain structure
     holds: tuple[str, ...] = ()  # tensors of the function's own that the program reads
-    # Between which sizes axes may change; None: not tried yet.
-    open_axes: Mapping[str, tuple[int, int]] | None = None
+    open_axes: OpenAxes | None = None  # None: not tried yet
     verdicts: tuple[str, ...] = ()  # how sure it is that the chosen kernels compute what their regions do
     phases_ms: Mapping[str, float] = field(default_factory=dict)
     ranked_by: RankedBy | None = None  # the model that ordered configurations, where any were raced

@@ -109,28 +109,33 @@ def _captured(
     """
     parameters = _bind(function, inputs, name)
     recorder = Recorder(name, function, live, for_proof=for_proof, shared=shared)
-    stores, stored = Stores(function), ""
+    stores = Stores(function)
     with torch.inference_mode(False), torch.no_grad():  # in inference mode nothing would be decomposed
         arguments = []
         for parameter, value in zip(parameters, inputs, strict=True):
             arguments.append(recorder.enter(parameter, value))
         try:
-            try:
-                with _Functions(recorder), _Operators(recorder, for_proof=for_proof):
-                    result = run(*arguments)
-                tape = recorder.finish(result)
-            finally:
-                stored = stores.put_back()
-            if stored:
-                raise TraceError(
-                    f"{name} stores a tensor in {stored!r}, which kernels would not do;"
-                    " return it instead, or, where it is made once, call the function once before"
-                )
-            return tape
+            return _recorded(recorder, run, arguments, stores)
         except SuperoptError:
             raise
         except Exception as error:
             raise recorder.explain(error) from error
+
+
+def _recorded(recorder: Recorder, run: Callable[..., Any], arguments: list[Any], stores: Stores) -> Tape:
+    """Return the tape of one run; what it stored on the way is put back, and refused."""
+    try:
+        with _Functions(recorder), _Operators(recorder, for_proof=recorder.for_proof):
+            result = run(*arguments)
+        tape = recorder.finish(result)
+    finally:
+        stored = stores.put_back()
+    if stored:
+        raise TraceError(
+            f"{recorder.name} stores a tensor in {stored!r}, which kernels would not do;"
+            " return it instead, or, where it is made once, call the function once before"
+        )
+    return tape
 
 
 def _check_repeats(tape: Tape, shared: Tape, places: tuple[int, ...]) -> None:
