@@ -8,7 +8,7 @@ requests share the cost of its start.
 import contextlib
 import json
 import os
-import select
+import selectors
 import signal
 import subprocess
 import tempfile
@@ -185,23 +185,27 @@ class Server:
         assert process.stdin is not None
         assert process.stdout is not None
         deadline = time.monotonic() + limit_seconds
-        while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise LateError(f"not done within {limit_seconds:g} s")
-            readable, writable, _ = select.select(
-                [process.stdout], [process.stdin] if request else [], [], left
-            )
-            try:
-                if writable:
-                    request = request[os.write(process.stdin.fileno(), request) :]
-                if readable:
-                    found = os.read(process.stdout.fileno(), 1 << 16)
-                    if not found:
-                        raise LostError(self._last_words())
-                    self._buffer += found
-            except BrokenPipeError:
-                raise LostError(self._last_words()) from None
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(process.stdout, selectors.EVENT_READ)
+            if request:
+                waiting.register(process.stdin, selectors.EVENT_WRITE)
+            while b"\n" not in self._buffer:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise LateError(f"not done within {limit_seconds:g} s")
+                ready = {key.fileobj for key, _ in waiting.select(left)}
+                try:
+                    if process.stdin in ready:
+                        request = request[os.write(process.stdin.fileno(), request) :]
+                        if not request:
+                            waiting.unregister(process.stdin)
+                    if process.stdout in ready:
+                        found = os.read(process.stdout.fileno(), 1 << 16)
+                        if not found:
+                            raise LostError(self._last_words())
+                        self._buffer += found
+                except BrokenPipeError:
+                    raise LostError(self._last_words()) from None
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             answer = json.loads(line)

@@ -2,8 +2,10 @@
 
 import json
 import os
+import resource
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -179,6 +181,21 @@ def test_a_server_answers_many_and_is_replaced_when_it_fails() -> None:
         assert server.starts == 5
         server.close()
         assert not is_alive(last["pid"])
+
+
+def test_a_server_answers_a_process_with_many_open_files() -> None:
+    """Before: a wait for the 1,024th file raised ValueError."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    try:
+        with ExitStack() as held, Children() as children:
+            for _ in range(1100):
+                held.enter_context(Path(os.devnull).open())
+            server = Server(script(SERVER), children)
+            assert server.ask({"do": "work", "text": "x" * 500_000}, limit_seconds=10.0)["size"] == 500_000
+            server.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_server_that_never_gets_ready() -> None:
