@@ -45,3 +45,20 @@ def test_comparisons_of_nan_come_out_as_pytorchs_do(function) -> None:
     assert torch.allclose(made, wanted, equal_nan=True)
     [by_steps] = run_graph(region.graph, {port.name: x}, torch.float32).values()
     assert torch.allclose(by_steps, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("is_mask", [True, False])
+def test_a_mask_is_divided_by_a_root_as_pytorch_divides_it(is_mask: bool) -> None:
+    """Before: what a mask hides was 0 even where the root is 0 or no number."""
+
+    def divided(m: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return m / v.sqrt()
+
+    m, v = torch.arange(40).view(5, 8) % 3 > 0, torch.tensor([0.0, 1.0, -1.0, 4.0, float("nan")])[:, None]
+    given = (m if is_mask else m.float()), v
+    [region] = trace(divided, *given).program.regions
+    names = [port.name for port in region.graph.inputs]
+    [made] = CppMuGraph(fuse(region.graph), flags=("-O1",))(**dict(zip(names, given, strict=True))).values()
+    wanted = divided(*given)
+    assert wanted[0].isnan().any()
+    torch.testing.assert_close(made, wanted, equal_nan=True)
