@@ -1,7 +1,9 @@
 """Names: C++ identifiers for the axes and values of a graph, as close to the graph's own as C++ allows."""
 
 import re
+from functools import cache
 
+from superopt.codegen.cpp.compile import runtime_text
 from superopt.ir import Graph, value_names
 
 __all__ = ["Names"]
@@ -18,7 +20,12 @@ contract_pairs packed scratch threads turn along all_lanes start INLINE LINED LI
 superopt load_window read_inside inside either Known all_whole no_end Divisor rough_quotient prefetch Gathered
 contract_gathered Edges vectors_along prefetch_short part one block
 """
-_TAKEN = frozenset(_KEYWORDS.split())
+_DECLARATION = re.compile(
+    r"^(?:template <.*?> )?(?:(?:INLINE|inline|static|constexpr|extern) )*"
+    r"(?:(?:struct|class|using) (\w+)|\w[\w:<>, *&]*[ *&](\w+) ?[(=;{\[]|#define (\w+))",
+    re.MULTILINE,
+)
+"""A line of the runtime that begins at its margin, and what it declares for all kernels."""
 _DERIVED = (
     "",
     "_size",
@@ -46,14 +53,21 @@ _DERIVED = (
     "_row",
     "_block",
     "_there",
+    "_all",
+    "_sums",
+    "_rest",
+    "_last",
+    "_turned",
 )
+_BETWEEN = re.compile(r"_(stride|joins)(?=_)")  # the name of a value and that of an axis
+_NUMBERED = re.compile(r"_scale(?=\d+$)")
 
 
 class Names:
     """The identifier of each axis and of each value of a graph."""
 
     def __init__(self, graph: Graph) -> None:
-        self._taken = set(_TAKEN)
+        self._taken = set(_taken())
         self.axes = {axis.name: self._name(axis.name) for axis in graph.axes}
         texts = value_names(graph)
         self.values = tuple(self._name(text) for text in texts)
@@ -63,7 +77,15 @@ class Names:
     def _name(self, text: str) -> str:
         name = re.sub(r"\W", "_", text, flags=re.ASCII)
         name = f"n{name}" if name[:1].isdigit() else name
+        name = _NUMBERED.sub("_scaled", _BETWEEN.sub(r"_\1s", name))
         while any(f"{name}{ending}" in self._taken for ending in _DERIVED):
             name += "_"
         self._taken |= {f"{name}{ending}" for ending in _DERIVED}
         return name
+
+
+@cache
+def _taken() -> frozenset[str]:
+    """Return what no axis and no value may be called, as kernels call something else so."""
+    declared = (name for names in _DECLARATION.findall(runtime_text()) for name in names if name)
+    return frozenset(_KEYWORDS.split()).union(declared)
