@@ -79,6 +79,9 @@ inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, M
     }
 }
 
+// Rows of A whose panels, of a long sum, leave room in the second cache for the columns of B that meet them.
+constexpr index_t tall_panels = 128;
+
 // The packed rows of A, for several contractions that read the same A while nothing writes to it.
 struct Panels {
     float* data;
@@ -87,10 +90,10 @@ struct Panels {
     index_t rows = 0, columns = 0;
 
     static index_t block(index_t rows, index_t columns) {
-        return (least(broad, rows) + panel_width - 1) / panel_width * panel_width * (least(deeper, columns) + 1);
+        return (least(tall_panels, rows) + panel_width - 1) / panel_width * panel_width * (least(deeper, columns) + 1);
     }
     static index_t room_of(index_t rows, index_t columns) {
-        return ((rows + broad - 1) / broad) * ((columns + deeper - 1) / deeper) * block(rows, columns);
+        return ((rows + tall_panels - 1) / tall_panels) * ((columns + deeper - 1) / deeper) * block(rows, columns);
     }
     // Whether the panels hold a matrix already; else they are noted as holding it, and the caller fills them.
     bool hold(index_t m_count, index_t k_count, Matrix<float> a) {
@@ -116,7 +119,7 @@ inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, M
     const bool held = kept && kept->hold(m_count, k_count, a);
     const index_t block = Panels::block(m_count, k_count);
     float* panels = kept ? kept->data : scratch.floats(block);
-    float* const turned = scratch.floats(some * broad);
+    float* const turned = scratch.floats(some * tall_panels);
     float* const copied = __is_same(B, float) ? nullptr : scratch.floats(some * row);
     const auto rows_of_b = [&](index_t k, index_t n, index_t height, index_t depth, index_t next) {
         if constexpr (__is_same(B, float))
@@ -133,9 +136,9 @@ inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, M
             return Matrix<float>{copied, row, 1};
         }
     };
-    for (index_t m = 0; m < m_count; m += broad)
+    for (index_t m = 0; m < m_count; m += tall_panels)
         for (index_t k = 0; k < k_count; k += deeper, panels += kept ? block : 0) {
-            const index_t breadth = least(broad, m_count - m), depth = least(deeper, k_count - k);
+            const index_t breadth = least(tall_panels, m_count - m), depth = least(deeper, k_count - k);
             const index_t rest = breadth % panel_width, apart = a.column == 1 && rest <= lanes / 2 ? rest : 0;
             const index_t whole = breadth - apart, padded = (whole + lanes - 1) / lanes * lanes;
             if (!held) pack_panels<panel_width>(depth, whole, a.at(m, k).turned(), panels);
