@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -38,7 +38,7 @@ from superopt.tune.gpu import times_on_cuda
 from superopt.tune.measure import Times
 from superopt.tune.pool import Outcome, TritonJob, compile_all
 
-__all__ = ["CudaTarget", "capability_here"]
+__all__ = ["CudaTarget", "capability_here", "is_tf32", "tf32_products"]
 
 _MOST_WORKERS = 8
 _LEAST_LIMIT_S = 20.0  # seconds that compiling one kernel may take, at least
@@ -85,7 +85,8 @@ class CudaTarget(Target):
 
     def key_parts(self) -> dict[str, str]:
         """Return what results depend on."""
-        return {"device": f"{self.name} {self.device_name}", "compiler": versions()["compiler"]}
+        compiler = versions()["compiler"] + (" tf32" if is_tf32() else "")  # decides which kernels are tried
+        return {"device": f"{self.name} {self.device_name}", "compiler": compiler}
 
     def builders(self, size: int) -> int:
         """Return as many as there are cores, as far as memory goes: each one is a process with a context."""
@@ -115,7 +116,7 @@ class CudaTarget(Target):
             and self._is_hopper
             and not any(rows and columns for rows, columns, _ in contractions(program))
         )
-        for one in configs(program, sizes, tf32=_is_tf32(), shared_bytes=self._shared_bytes):
+        for one in configs(program, sizes, tf32=is_tf32(), shared_bytes=self._shared_bytes):
             yield one
             other = described(program, one, sizes) if self._is_hopper and not one.passing else None
             if other is not None:
@@ -300,13 +301,26 @@ def capability_here() -> int | None:
     return 10 * major + minor
 
 
-def _is_tf32() -> bool:
+def is_tf32() -> bool:
     """Return whether torch's own products of fp32 may be in tf32."""
     matmul = torch.backends.cuda.matmul
     try:  # torch tells the setting only by the name that it was set by
         return bool(matmul.fp32_precision == "tf32")
     except AttributeError:
         return bool(matmul.allow_tf32)
+
+
+@contextmanager
+def tf32_products(allowed: bool) -> Iterator[None]:
+    """Let torch's own products of fp32 be in tf32 for a while, or let none of them be."""
+    before, matmul = is_tf32(), torch.backends.cuda.matmul
+    if before != allowed:
+        matmul.allow_tf32 = allowed  # the older name: the newer one tells of it too
+    try:
+        yield
+    finally:
+        if before != allowed:
+            matmul.allow_tf32 = before
 
 
 @cache

@@ -12,7 +12,7 @@ from backend.conftest import plan_of
 
 from superopt.backend import budget
 from superopt.backend.cache import keep, known_decision
-from superopt.backend.deferred import queue
+from superopt.backend.deferred import queue, work
 from superopt.backend.deferred.mode import mode_of
 from superopt.backend.deferred.queue import bound_queue, defer, pending_items, pending_key, put_back, remove
 from superopt.backend.options import BackendOptions, read_options
@@ -22,6 +22,8 @@ from superopt.cache.records import _sum
 from superopt.errors import InputError
 from superopt.funnel.warm_up import WarmUp
 from superopt.targets import pick_target
+from superopt.targets.cpu import CpuTarget
+from superopt.targets.cuda import is_tf32, tf32_products
 
 from .conftest import MLP, Regions, ledger, mlp
 
@@ -34,6 +36,22 @@ def test_a_region_waits_once_with_the_larger_gain(region: Region) -> None:
     assert item.operators == blank_of(region).operators
     assert item.key == pending_key(region.key)
     assert item.threads == 1
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_what_waits_is_decided_with_products_as_they_were(
+    region: Region, monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    parts, seen = pick_target("cpu").key_parts(), []
+    outcome = work.Outcome("", "", False, True, "")
+    monkeypatch.setattr(CpuTarget, "key_parts", lambda self: seen.append(is_tf32()) or parts)
+    monkeypatch.setattr(work, "_worked_off", lambda item, seconds: seen.append(is_tf32()) or outcome)
+    with tf32_products(allowed):
+        defer(region, 5.0, ledger())
+    [item] = pending_items()
+    work.work_off(item, 1.0)
+    assert (item.tf32, seen) == (allowed, [allowed, allowed])
+    assert not is_tf32()
 
 
 def test_the_largest_gain_comes_first_and_the_least_gives_way(

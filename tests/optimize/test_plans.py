@@ -22,7 +22,7 @@ from superopt.rivals.rivals import RIVALS
 from superopt.rivals.stand_in import stand_in
 from superopt.targets import KernelReport, pick_target
 from superopt.targets.cpu import CpuTarget
-from superopt.targets.cuda import CudaTarget
+from superopt.targets.cuda import CudaTarget, is_tf32, tf32_products
 from superopt.trace import trace
 from superopt.tune.measure import Times
 
@@ -210,6 +210,23 @@ def told() -> Iterator[Callable[[str, str], None]]:
 def test_tf32_as_torch_was_told(told, everywhere: str, products: str, tried: bool) -> None:
     told(everywhere, products)
     assert tf32_is_tried() is tried
+
+
+def test_a_key_says_whether_tf32_is_tried(told) -> None:
+    """Before: kernels in tf32 were recalled where torch's own products are exact."""
+    keys = []
+    for products in ("ieee", "tf32", "none"):
+        told("none", products)
+        keys.append(CudaTarget(90).key_parts())
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_tf32_is_as_it_was_told_for_a_while(told) -> None:
+    for before, wanted in ((False, True), (True, False), (True, True)):
+        torch.backends.cuda.matmul.allow_tf32 = before
+        with tf32_products(wanted):
+            assert is_tf32() is wanted
+        assert is_tf32() is before
 
 
 @pytest.mark.parametrize("allowed", [True, False])

@@ -26,6 +26,7 @@ from superopt.candidates.typed import typed_fields
 from superopt.errors import InputError
 from superopt.rivals.inductor import PASS
 from superopt.targets import pick_target
+from superopt.targets.cuda import is_tf32, tf32_products
 from superopt.weights.division import Weights
 
 __all__ = [
@@ -50,7 +51,7 @@ LARGE_S = 120.0
 MOST_ITEMS = 256
 """The most regions that wait; the regions with the least to gain give way."""
 
-_VERSION = 3
+_VERSION = 4
 _MOST_BYTES = 4 << 20  # the most that one record may take
 _BOTH_WAYS = 2.0  # times as long as Inductor takes for a graph its race takes at least
 _PLAIN = (bool, int, float, str, type(None))
@@ -74,6 +75,7 @@ class Pending:
     whole: bool = False  # whether it is a graph, and not a region
     after: tuple[str, ...] = ()  # the digests of the keys here of regions that should be decided before
     least_s: float = 0.0  # about how long it takes at least
+    tf32: bool = False  # whether torch's own products of fp32 were in tf32
 
     @property
     def device(self) -> str:
@@ -172,6 +174,7 @@ def _item(
         inductor,
         data,
         options.weights,
+        tf32=is_tf32(),
     )
 
 
@@ -230,12 +233,13 @@ def _sorted(cache: Cache) -> list[Pending]:
 
 
 def _is_of_here(item: Pending) -> bool:
-    """Whether a region can be decided in this process, with its versions and on its processor."""
+    """Whether a region can be decided in this process, with its settings, versions and processor."""
 
     parts, threads = item.key.parts, torch.get_num_threads()
     try:
         torch.set_num_threads(item.threads)
-        here = {**versions(), **pick_target(item.device).key_parts()}
+        with tf32_products(item.tf32):
+            here = {**versions(), **pick_target(item.device).key_parts()}
     except InputError:  # there is no such device
         return False
     finally:

@@ -33,6 +33,7 @@ from superopt.errors import CheckpointError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.inductor import alone
 from superopt.targets import Target, pick_target
+from superopt.targets.cuda import tf32_products
 from superopt.tune.allocator import keep_freed_memory
 
 __all__ = ["Outcome", "give_up", "work_off", "work_through"]
@@ -117,7 +118,8 @@ def work_off(item: Pending, seconds: float) -> Outcome:
     put_back(replace(item, begun=item.begun + 1))
     _UNDER_WAY[:] = [item]
     try:
-        outcome = (_graph_raced if item.whole else _worked_off)(item, seconds)
+        with tf32_products(item.tf32):
+            outcome = (_graph_raced if item.whole else _worked_off)(item, seconds)
     except BaseException:
         _restore()  # the interrupted attempt does not count as one that ended its process
         raise
