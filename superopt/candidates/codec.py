@@ -26,6 +26,7 @@ __all__ = [
     "checked_graph",
     "checked_names",
     "dropped_from_json",
+    "measured",
     "member",
     "number",
     "runnable_json",
@@ -98,11 +99,13 @@ def candidate_from_json(data: Any, target: Target) -> Candidate:
     if median is not None:
         low, high = number(data, "low_us"), number(data, "high_us")
         rounds = data.get("rounds")
-        timing = Measurement(
-            median,
-            median if low is None else low,
-            median if high is None else high,
-            rounds if type(rounds) is int else 0,
+        timing = measured(
+            Measurement(
+                median,
+                median if low is None else low,
+                median if high is None else high,
+                rounds if type(rounds) is int else 0,
+            )
         )
     return Candidate(
         str(data.get("id", "")),
@@ -210,6 +213,14 @@ def _report(data: Any) -> KernelReport:
         for field, value in found.items()
     }
     return KernelReport(name, **whole)  # type: ignore[arg-type]
+
+
+def measured(timing: Measurement) -> Measurement:
+    """Return a measurement, or raise InputError where a time of it is 0: nothing runs in no time."""
+    for name in ("median_us", "low_us", "high_us"):
+        if not getattr(timing, name) > 0:
+            raise InputError(f"{name} is {getattr(timing, name)!r}; a time that was measured is above 0")
+    return timing
 
 
 def number(data: Mapping[str, Any], name: str) -> float | None:

@@ -20,6 +20,7 @@ from superopt.candidates.codec import (
     checked_graph,
     checked_names,
     dropped_from_json,
+    measured,
     member,
     number,
 )
@@ -139,6 +140,8 @@ def read_json(path: str | Path) -> Any:
         return json.loads(text, parse_float=_finite, parse_int=_whole, parse_constant=_finite)
     except FileNotFoundError:
         raise InputError(f"{place!r} does not exist") from None
+    except RecursionError:
+        raise InputError(f"cannot read {place!r}: its lists and objects are nested too deeply") from None
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else "it is not JSON"
         said = str(error) if isinstance(error, _NumberError) else said
@@ -187,7 +190,9 @@ def _result(data: Mapping[str, Any], place: str) -> Result:
         regions,
         int(data["seed"]),
         data["winner"],
-        measurements={str(name): _typed(Measurement, one) for name, one in data["measurements"].items()},
+        measurements={
+            str(name): measured(_typed(Measurement, one)) for name, one in data["measurements"].items()
+        },
         floats=_floats(data["floats"]),
         device=None if data["device"] is None else str(data["device"]),
         source=data["source"],
@@ -356,7 +361,10 @@ def _input(data: Mapping[str, Any]) -> Any:
         type(size) is not int or size < 0 for size in (*shape, *strides)
     ):
         raise InputError(f"an input is {dict(data)!r}, which is no tensor")
-    return torch.empty_strided(shape, strides, dtype=TORCH_DTYPES[data["dtype"]], device="meta")
+    try:
+        return torch.empty_strided(shape, strides, dtype=TORCH_DTYPES[data["dtype"]], device="meta")
+    except (RuntimeError, TypeError) as error:  # more sizes than strides, or more elements than can be
+        raise InputError(f"an input is {dict(data)!r}, which is no tensor") from error
 
 
 def returned(traced: "Traced") -> Any:

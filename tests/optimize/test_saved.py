@@ -169,6 +169,34 @@ def test_sources_in_a_file_are_for_reading_only(best, random, file: Path, tmp_pa
     loaded(*random((5, 64), (64,), (64, 96)))
 
 
+@pytest.mark.parametrize("name", ["median_us", "low_us", "high_us"])
+def test_nothing_takes_no_time(file: Path, tmp_path: Path, name: str) -> None:
+    """Before: speeds were divided by such times."""
+    for part in (lambda data: next(iter(data["measurements"].values())), chosen):
+        with pytest.raises(InputError, match=f"{name} is 0; a time that was measured is above 0"):
+            superopt.load(changed(file, tmp_path, lambda data, part=part: part(data).update({name: 0})))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"shape": [2, 3], "strides": [1]},
+        {"shape": [2**62, 2**62], "strides": [2**62, 1]},
+        {"shape": [2], "strides": [2**70]},
+    ],
+)
+def test_a_damaged_form_of_a_tensor(file: Path, tmp_path: Path, form: dict) -> None:
+    with pytest.raises(InputError, match=r"an input is .*, which is no tensor"):
+        superopt.load(changed(file, tmp_path, lambda data: data["inputs"][0].update(form)))
+
+
+def test_a_file_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(InputError, match=r"deep.json.*: its lists and objects are nested too deeply"):
+        superopt.load(path)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '"result"', "\0"])
 def test_no_result_at_all(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.json"
