@@ -13,7 +13,7 @@ from superopt.funnel.assembly import as_kernel
 from superopt.live.binding import traced_alike
 from superopt.live.optimized import Optimized
 from superopt.options import OptimizeOptions
-from superopt.result.codec import read_result, tree_of
+from superopt.result.codec import read_result, tree_of, value_of
 from superopt.result.result import Result
 from superopt.rivals.rivals import EAGER, PEERS
 from superopt.targets import Kernel, Target
@@ -118,7 +118,7 @@ def _alone(result: Result, place: str) -> Traced:
 
     def leaf(data: Mapping[str, Any]) -> Any:
         if "tensor" not in data:
-            return data.get("value")
+            return value_of(data)
         if "memory" in data:
             memory[len(names)] = int(data["memory"])
         names[len(names)] = str(data["tensor"])
@@ -126,7 +126,7 @@ def _alone(result: Result, place: str) -> Traced:
 
     try:
         returned = tree_of(result.returns, leaf)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise InputError(f"{place}: it is damaged: {type(error).__name__}: {error}") from error
     made = {port.name for port in program.inputs}
     made |= {name for node in program.nodes for name in node.outputs}

@@ -8,6 +8,7 @@ muGraphs that run are proven equal to their regions again. What a result knows b
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from math import inf, isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,10 +49,14 @@ __all__ = [
     "result_json",
     "returned",
     "tree_of",
+    "value_of",
     "write_json",
 ]
 
 T = TypeVar("T")
+
+_PLAIN = (bool, int, float, str, type(None))
+_NUMBERS = {str(value): value for value in (inf, -inf, nan)}  # JSON has no form for these
 
 _KEYS = (
     *("target", "device", "versions", "seed", "source", "inputs", "program", "regions"),
@@ -85,7 +90,7 @@ def result_json(result: Result) -> dict[str, Any]:
         "measurements": {name: asdict(one) for name, one in result.measurements.items()},
         "floor_us": result.floor_us,
         "predicted_us": result.predicted_us,
-        "floats": None if result.floats is None else asdict(result.floats) | {"ok": result.floats.ok},
+        "floats": None if result.floats is None else _floats_json(result.floats),
         "verdicts": list(result.verdicts),
         "opaque": [asdict(node) for node in result.program.opaque],
         "phases_ms": {name: round(ms, 3) for name, ms in result.phases_ms.items()},
@@ -246,10 +251,24 @@ def _checked(data: Any, place: str) -> Mapping[str, Any]:
     return data
 
 
+def _floats_json(report: FloatReport) -> dict[str, Any]:
+    reports = [
+        {name: _value_json(value) if _is_endless(value) else value for name, value in asdict(one).items()}
+        for one in report.distributions
+    ]
+    return asdict(report) | {"distributions": reports, "ok": report.ok}
+
+
 def _floats(data: Any) -> FloatReport | None:
     if data is None:
         return None
-    reports = tuple(_typed(DistributionReport, one) for one in data["distributions"])
+    reports = tuple(
+        _typed(
+            DistributionReport,
+            {name: value_of(value) if isinstance(value, dict) else value for name, value in one.items()},
+        )
+        for one in data["distributions"]
+    )
     uncovered = tuple(map(str, data.get("uncovered", ())))
     known = {"dtype": data["dtype"], "factor": data["factor"]}
     return _typed(FloatReport, {**known, "distributions": reports, "uncovered": uncovered})
@@ -342,8 +361,8 @@ def _input_json(value: Any) -> dict[str, Any]:
             "shape": list(value.shape),
             "strides": list(value.stride()),
         }
-    if type(value) in (bool, int, float, str, type(None)):
-        return {"value": value}
+    if type(value) in _PLAIN:
+        return _value_json(value)
     raise InputError(
         f"an input is a {type(value).__name__}; results with tensors, numbers and text can be saved"
     )
@@ -354,8 +373,8 @@ def _input(data: Mapping[str, Any]) -> Any:
 
     from superopt.trace.run import TORCH_DTYPES
 
-    if "value" in data:
-        return data["value"]
+    if "value" in data or "number" in data:
+        return value_of(data)
     shape, strides = data["shape"], data["strides"]
     if data["dtype"] not in TORCH_DTYPES or any(
         type(size) is not int or size < 0 for size in (*shape, *strides)
@@ -367,6 +386,21 @@ def _input(data: Mapping[str, Any]) -> Any:
         raise InputError(f"an input is {dict(data)!r}, which is no tensor") from error
 
 
+def _is_endless(value: Any) -> bool:
+    """Whether a value is infinite or NaN, for which JSON has no form."""
+    return type(value) is float and not isfinite(value)
+
+
+def _value_json(value: Any) -> dict[str, Any]:
+    """Return a value that is no tensor as plain data."""
+    return {"number": str(value)} if _is_endless(value) else {"value": value}
+
+
+def value_of(data: Mapping[str, Any]) -> Any:
+    """Return a value that is no tensor from plain data."""
+    return _NUMBERS[data["number"]] if "number" in data else data["value"]
+
+
 def returned(traced: "Traced") -> Any:
     """Return the structure of a function's result as plain data, or None where it has no plain structure."""
     from superopt.trace.capture.tape import Ref
@@ -375,8 +409,8 @@ def returned(traced: "Traced") -> Any:
         if isinstance(value, Ref):
             memory = {"memory": traced.memory[value.index]} if traced.memory else {}
             return {"tensor": traced.names[value.index], **memory}
-        if type(value) in (bool, int, float, str, type(None)):
-            return {"value": value}
+        if type(value) in _PLAIN:
+            return _value_json(value)
         raise TypeError
 
     try:

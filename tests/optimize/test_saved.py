@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 import superopt
 from superopt import InputError, Optimized, OptimizeOptions
 from superopt.candidates.codec import candidate_from_json, candidate_json
+from superopt.result import result_from_json, result_json
 from superopt.targets import config_json, pick_target
+from superopt.verify.floats.report import DistributionReport, FloatReport
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +198,33 @@ def test_a_file_that_is_nested_too_deeply(tmp_path: Path) -> None:
     path.write_text("[" * 100_000)
     with pytest.raises(InputError, match=r"deep.json.*: its lists and objects are nested too deeply"):
         superopt.load(path)
+
+
+@pytest.mark.parametrize("number", [float("-inf"), float("nan"), 0.5])
+def test_numbers_for_which_json_has_no_form(tmp_path: Path, random, number: float) -> None:
+    """Before: a result with such an argument, or that a function returns, could not be saved."""
+
+    def function(x: torch.Tensor, fill: float) -> tuple[torch.Tensor, float]:
+        return x.masked_fill(x < 0, -1.0).exp(), fill
+
+    options = OptimizeOptions(target="cpu", measure=False, graphs=1, cache=False)
+    plan, (x,) = superopt.optimize(function, *random((4, 8)), number, options=options), random((4, 8))
+    plan.save(tmp_path / "plan.json")
+    assert "NaN" not in (tmp_path / "plan.json").read_text()
+    loaded = superopt.load(tmp_path / "plan.json")
+    found, returned = loaded(x, number)
+    torch.testing.assert_close(found, function(x, number)[0])
+    assert repr(returned) == repr(number) == repr(loaded.inputs[1])
+    path = changed(tmp_path / "plan.json", tmp_path, lambda data: data["inputs"].append({"number": "1e999"}))
+    with pytest.raises(InputError, match="damaged"):
+        superopt.load(path)
+
+
+def test_errors_beyond_all_bounds_are_saved(best: Optimized) -> None:
+    report = DistributionReport("normal", 0.0, float("inf"), float("inf"))
+    result = replace(best.result, floats=FloatReport("f32", 2.0, (report,)))
+    data = json.loads(json.dumps(result_json(result), allow_nan=False))
+    assert result_from_json(data).floats == result.floats
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '"result"', "\0"])
