@@ -74,8 +74,14 @@ def prepared_tensors(
     choice = choose(result, region, candidate)
     if choice.once is None:
         raise InputError(f"{choice.name}: {choice.candidate!r} reads nothing that is made of weights once")
-    found = {name.replace(".", "_"): tensor for name, tensor in read_tensors(weights).items()}
-    return tensors_as_bytes(_made(choice.once, found, str(weights)))
+    tensors, place = read_tensors(weights), str(weights)
+    names: dict[str, str] = {}
+    for name in tensors:
+        plain = name.replace(".", "_")
+        if names.setdefault(plain, name) != name and any(port.name == plain for port in choice.once.inputs):
+            raise InputError(f"{place!r} has {names[plain]!r} and {name!r}; {plain!r} may be either of them")
+    found = {plain: tensors[name] for plain, name in names.items()}
+    return tensors_as_bytes(_made(choice.once, found, place))
 
 
 def _made(once: Graph, found: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:

@@ -200,6 +200,10 @@ def test_weights_of_another_module_are_refused(module: Score, file: Path, tmp_pa
         ({"l.weight": module.l.weight}, "has no weight 'l_bias'; it has l_weight"),
         ({"l.weight": module.l.weight.half(), "l.bias": module.l.bias}, r"'l_weight' is f16\[48, 64\]"),
         ({"l.weight": module.l.weight[:, 1:], "l.bias": module.l.bias}, r"'l_weight' is f32\[48, 63\]"),
+        (
+            {"l_weight": module.l.weight + 1, **module.state_dict()},
+            "has 'l_weight' and 'l.weight'; 'l_weight' may be either of them",
+        ),
     ):
         weights.write_bytes(tensors_as_bytes(tensors))
         with pytest.raises(InputError, match=message):
@@ -214,6 +218,15 @@ def test_weights_of_another_module_are_refused(module: Score, file: Path, tmp_pa
     live = next(one for one in region.candidates if not one.once)
     with pytest.raises(InputError, match="reads nothing that is made of weights once"):
         prepared_tensors(read_result(file), weights, candidate=live.id)
+
+
+def test_names_that_meet_and_are_not_read_do_no_harm(module: Score, file: Path, tmp_path: Path) -> None:
+    weights, others = tmp_path / "weights.safetensors", {"a.b": torch.ones(2), "a_b": torch.ones(3)}
+    found = []
+    for tensors in (module.state_dict(), {**others, **module.state_dict()}):
+        weights.write_bytes(tensors_as_bytes(tensors))
+        found.append(prepared_tensors(read_result(file), weights))
+    assert found[0] == found[1]
 
 
 def test_a_module_that_reads_the_weights_is_exported_as_before(file: Path) -> None:
