@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.proof import proven_by_graph
 from superopt.errors import InputError
+from superopt.export.limits import Limits, limits_of
 from superopt.ir import Graph, MuGraph
 from superopt.result import Result
 from superopt.targets import Configs, Target
@@ -32,6 +33,7 @@ class Choice:
     once: Graph | None  # what makes the tensors of weights that the muGraph reads
     is_proven: Callable[[], bool]  # proves once more that it computes what its region does
     configs: Configs
+    limits: Limits
 
 
 def choose(result: Result, region: int | None, candidate: str | None) -> Choice:
@@ -45,6 +47,8 @@ def choose(result: Result, region: int | None, candidate: str | None) -> Choice:
         raise InputError(
             f"region {number}: candidate {one.name!r} takes or gives other tensors than its goal"
         )
+    once = one.parts.once if one.parts is not None else None
+    graphs = [*(region.graph for region in result.program.regions), goal, one.mugraph.graph]
     return Choice(
         name,
         one.name,
@@ -53,9 +57,10 @@ def choose(result: Result, region: int | None, candidate: str | None) -> Choice:
         None if one.measurement is None else one.measurement.median_us,
         replace(goal, name=name),
         replace(one.mugraph, graph=replace(one.mugraph.graph, name=name)),
-        one.parts.once if one.parts is not None else None,
+        once,
         lambda: proven_by_graph(goal, one.graph, one.mugraph, one.once) is not None,
         one.configs or result.target.default_configs(one.mugraph),
+        limits_of(result.open_axes or {}, graphs if once is None else [*graphs, once]),
     )
 
 

@@ -60,7 +60,7 @@ def cpp_parts(choice: Choice) -> tuple[list[str], Launcher]:
     if joined:
         names = ", ".join(mugraph.graph.inputs[at].name for at in sorted(joined))
         raise InputError(f"{choice.name} reads dimensions of {names} as one; export another candidate")
-    launcher = _CppLauncher(choice.name, mugraph, taken=("_run", "_library"))
+    launcher = _CppLauncher(choice, taken=("_run", "_library"))
     sources: list[str] = []
     for at, kernel in enumerate(mugraph.kernels):
         if isinstance(kernel, Call):

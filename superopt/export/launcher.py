@@ -1,16 +1,19 @@
 """Launcher: the function of an exported module that allocates, calls the kernels in order, and returns."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from superopt.codegen.convolutions import library_call
 from superopt.codegen.statements import Tensor
 from superopt.dtypes import FP8
 from superopt.errors import InputError
+from superopt.export.choice import Choice
 from superopt.export.expressions import Expression, einsum_text
 from superopt.export.names import Names, tuple_text
 from superopt.export.reference import entered, left_text, needed, shape_texts, size_lines, torch_dtype
 from superopt.ir import Graph, Step, value_axes, value_names
-from superopt.ir.mugraph import Call, Convolution, Kernel, MuGraph, convolution_of, walk
+from superopt.ir.extents import whole_dims
+from superopt.ir.mugraph import Call, Convolution, Kernel, convolution_of, walk
 
 __all__ = ["Held", "Launcher"]
 
@@ -31,13 +34,13 @@ class Launcher:
     device = '"cpu"'
     around = ""  # the `with` statement around the kernels; it is formatted with the first tensor
 
-    def __init__(self, name: str, mugraph: MuGraph, *, taken: tuple[str, ...] = ()) -> None:
-        self.name = name
-        self.mugraph = mugraph
+    def __init__(self, choice: Choice, *, taken: tuple[str, ...] = ()) -> None:
+        self.name = choice.name
+        self.mugraph = mugraph = choice.mugraph
         self.graph: Graph = mugraph.graph
         self.axes = value_axes(self.graph)
         self.labels = value_names(self.graph)
-        self.names = Names((name, *taken))
+        self.names = Names((self.name, *taken))
         self.ports = {port.name: self.names.take(port.name) for port in self.graph.inputs}
         self.sized, self.sizes = size_lines(self.graph, self.ports, self.names, mugraph.splits)
         if self.ports:
@@ -59,6 +62,9 @@ class Launcher:
             shape = self._shape(port.dims)
             arguments = ", ".join([f'"{variable}"', variable, torch_dtype(port.dtype), *shape])
             self.checks.append(f"_expect({arguments})")
+        dims = (dim for port in self.graph.inputs for dim in whole_dims(port, mugraph.splits))
+        read = {axis for dim in dims for axis in dim}
+        self.checks += choice.limits.lines(self.graph, read, self.sizes, self.sized)
 
     def _shape(self, dims: tuple[tuple[str, ...], ...]) -> list[str]:
         whole = {(split.outer, split.inner): split.axis for split in self.mugraph.splits}
@@ -165,12 +171,14 @@ class Launcher:
         dtype = image.dtype if image.dtype == kernel.dtype and image.dtype not in FP8 else "f32"
         x, y = (self._operand(i, dtype) for i in (one.image, one.kernel))
         call = library_call(one, x.axes, y.axes, self.graph.sizes)
-        batch = " * ".join(self.sizes[axis] for axis in one.batch) or "1"
-        shape = tuple_text([batch, *map(str, call.image_shape[1:])])
+        counts = [self.count(axes) for axes in (one.batch, (*one.groups, *one.channels), one.channels)]
+        batch, depth, channels = counts
+        shape = tuple_text([batch, depth, *map(str, call.image_shape[2:])])  # windows never change
         seen = f"{x.text}.permute{call.image_order}.reshape({shape})"
         if call.around:
             seen = f"torch.nn.functional.pad({seen}, {call.around})"
-        taps = f"{y.text}.permute{call.kernel_order}.reshape({(-1, *call.kernel_shape[1:])})"
+        shape = tuple_text(["-1", channels, *map(str, call.kernel_shape[2:])])
+        taps = f"{y.text}.permute{call.kernel_order}.reshape({shape})"
         taps += f".flip({call.flipped})" if call.flipped else ""
         zeros = (0,) * len(call.strides)
         variable = self.names.take(self.labels[value])
@@ -178,13 +186,18 @@ class Launcher:
             f"{variable} = torch.convolution(",
             f"    {seen},",
             f"    {taps},",
-            f"    None, {call.strides}, {call.paddings}, {call.dilations}, False, {zeros}, {call.groups},",
+            f"    None, {call.strides}, {call.paddings}, {call.dilations}, False, {zeros},"
+            f" {self.count(one.groups)},",
             f"){f'.permute{call.turned}' if call.turned else ''}"
             f".reshape({tuple_text([self.sizes[axis] for axis in one.order])})",
         ]
         self.lines += lines
         strides = {axis: f"{variable}.stride({at})" for at, axis in enumerate(one.order)}
         return Held(variable, dtype, one.order, strides)
+
+    def count(self, axes: Iterable[str]) -> str:
+        """Return how many positions some axes have together."""
+        return " * ".join(self.sizes[axis] for axis in axes) or "1"
 
     def _operand(self, value: int, dtype: str) -> Expression:
         held = self.held[value]

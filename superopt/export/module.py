@@ -8,6 +8,7 @@ from superopt.codegen.errors import CodegenError
 from superopt.errors import InputError
 from superopt.export import cpp_module, triton_module
 from superopt.export.choice import Choice, choose
+from superopt.export.limits import EXPECT_SIZE
 from superopt.export.names import plain_text
 from superopt.export.prepared import prepared_parts
 from superopt.export.reference import input_lines, reference_lines
@@ -95,14 +96,19 @@ def export_module(result: Result, *, region: int | None = None, candidate: str |
     except CodegenError as error:
         raise InputError(f"{choice.name}, {choice.candidate}: {error}") from error
     function = "\n".join(launcher.text())
-    prepared = [] if choice.once is None else prepared_parts(choice.goal, choice.mugraph.graph, choice.once)
-    reference = "\n".join(reference_lines(choice.goal))
+    prepared = (
+        []
+        if choice.once is None
+        else prepared_parts(choice.goal, choice.mugraph.graph, choice.once, choice.limits)
+    )
+    reference = "\n".join(reference_lines(choice.goal, limits=choice.limits))
     outputs = ", ".join(f'"{output.port.name}"' for output in choice.goal.outputs)
     given = "inputs" if choice.once is None else "arranged(*inputs)"
     check = _CHECK.format(name=choice.name, given=given, outputs=f"[{outputs}]")
     parts = [
         *kernels,
         _EXPECT + (_ON_CPU if on_cpu else _REACH if launcher.is_narrow else ""),
+        EXPECT_SIZE,
         function,
         *prepared,
         reference,

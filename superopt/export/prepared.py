@@ -8,6 +8,7 @@ from torch import Tensor
 from superopt.dtypes import dtype_text
 from superopt.errors import InputError
 from superopt.export.choice import choose
+from superopt.export.limits import Limits
 from superopt.export.names import Names, tuple_text
 from superopt.export.reference import reference_lines
 from superopt.ir import Graph
@@ -35,7 +36,7 @@ def load_prepared(path, device="cpu"):
 '''
 
 
-def prepared_parts(goal: Graph, run: Graph, once: Graph) -> list[str]:
+def prepared_parts(goal: Graph, run: Graph, once: Graph, limits: Limits) -> list[str]:
     """Return the functions that make tensors of weights, or read them, and that put them in their places."""
     names = Names()
     ports = {port.name: names.take(port.name) for port in goal.inputs}
@@ -56,7 +57,7 @@ def prepared_parts(goal: Graph, run: Graph, once: Graph) -> list[str]:
         formats=repr(formats),
         result="found[0]" if len(made) == 1 else "tuple(found)",
     )
-    prepare = reference_lines(once, "prepare", _TEXT, "torch.float64")
+    prepare = reference_lines(once, "prepare", _TEXT, "torch.float64", limits=limits)
     return ["\n".join(prepare), "\n".join(arranged), load.rstrip("\n")]
 
 

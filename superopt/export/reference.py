@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from superopt.dtypes import DTYPES, INTEGERS
 from superopt.export.expressions import Expression, Printer, spread_text
+from superopt.export.limits import Limits
 from superopt.export.names import Names, tuple_text
 from superopt.ir import Graph, Port, stabilize, value_names
 from superopt.ir.compose import compose, contract_products
@@ -96,6 +97,8 @@ def reference_lines(
     function: str = "reference",
     text: str = "The same in plain PyTorch, computed in one dtype.",
     dtype: str = "torch.float32",
+    *,
+    limits: Limits,
 ) -> list[str]:
     """Return a function, by default `reference`, which computes a graph in plain PyTorch."""
     graph = contract_products(compose(stabilize(graph)))
@@ -134,6 +137,8 @@ def reference_lines(
         text = left_text(made.inside, made.axes, output.port, sizes)
         results.append(f"{text}.to({torch_dtype(output.port.dtype)})")
     body.append(f"return {results[0] if len(results) == 1 else ', '.join(results)}")
+    read = {axis for port in graph.inputs for axis in port.axes}
+    body = [*limits.lines(graph, read, sizes, sized), *body]
     used = "\n".join(body)
     lines = [f"def {function}({', '.join([*ports.values(), f'dtype={dtype}'])}):", f'    """{text}"""']
     return [*lines, *(f"    {line}" for line in [*needed(sized, used), *body])]

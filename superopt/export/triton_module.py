@@ -11,7 +11,7 @@ from superopt.errors import InputError
 from superopt.export.choice import Choice
 from superopt.export.launcher import Held, Launcher
 from superopt.export.names import tuple_text, wrapped
-from superopt.ir.mugraph import Call, MuGraph
+from superopt.ir.mugraph import Call
 
 __all__ = ["IMPORTS", "triton_parts"]
 
@@ -58,7 +58,7 @@ def triton_parts(choice: Choice) -> tuple[list[str], Launcher]:
     choice.target.sources(mugraph, choice.configs)  # refuses what the target cannot run
     compiled = TritonMuGraph(mugraph, choice.configs)
     names = [program.name for program in compiled.programs if program]
-    launcher = _TritonLauncher(choice.name, mugraph, taken=(*names, *map(_plain, names)))
+    launcher = _TritonLauncher(choice, taken=(*names, *map(_plain, names)))
     texts: dict[str, None] = {}
     for at, kernel in enumerate(mugraph.kernels):
         if isinstance(kernel, Call):
@@ -98,11 +98,10 @@ class _TritonLauncher(Launcher):
 
     around = "with torch.cuda.device_of({}):"
 
-    def __init__(self, name: str, mugraph: MuGraph, *, taken: tuple[str, ...] = ()) -> None:
-        super().__init__(name, mugraph, taken=taken)
-        self.counts: dict[
-            str, None
-        ] = {}  # element counts of tensors, which offsets of 32 bits must be able to address
+    def __init__(self, choice: Choice, *, taken: tuple[str, ...] = ()) -> None:
+        super().__init__(choice, taken=taken)
+        # Element counts of tensors, which offsets of 32 bits must be able to address.
+        self.counts: dict[str, None] = {}
 
     def text(self) -> list[str]:
         """Return the whole function."""

@@ -2,15 +2,18 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.driver import search
 from superopt.fate import Kind
 from superopt.ir import Program, fuse, is_matmul, parse_mugraph, stabilize
+from superopt.live.ranges import open_axes
 from superopt.result import Result
 from superopt.targets import pick_target
 from superopt.trace import trace
@@ -30,13 +33,17 @@ RUN = (
 
 
 def result_of(target, regions):
-    """A result of (goal, graph found, candidates by name) triples; the first candidate of each is chosen."""
-    known = []
+    """A result of (goal, graph found, candidates by name) triples; the first candidate of each is chosen.
+
+    Every axis may change, as if it had been tried.
+    """
+    known, ranges = [], {}
     for goal, graph, mugraphs in regions:
+        ranges |= dict.fromkeys(goal.sizes, (0, 1 << 20))
         first, *others = [Candidate(name, graph, one) for name, one in mugraphs.items()]
         known.append(RegionCandidates(goal, (first.ended("choose", Kind.CHOSEN), *others)))
     program = Program("tested", (), (), ())
-    return Result(program, pick_target(target), (), tuple(known), seed=0, winner="superopt")
+    return Result(program, pick_target(target), (), tuple(known), seed=0, winner="superopt", open_axes=ranges)
 
 
 @pytest.fixture
@@ -53,6 +60,21 @@ def searched():
             fused = {"fused": fuse(graph), "library": fuse(graph, library=is_matmul)}
             regions.append((one.goal, found, fused))
         return result_of(target, regions)
+
+    return make
+
+
+@pytest.fixture
+def traced():
+    """Make a result of a function, with the ranges of its axes as a saved result has them."""
+
+    def make(function, *shapes, target="cpu"):
+        inputs = tuple(torch.empty(shape, device="meta") for shape in shapes)
+        found = trace(function, *inputs, name="tested")
+        [region] = found.program.regions
+        graph = region.graph
+        result = result_of(target, [(graph, graph, {"fused": fuse(stabilize(graph))})])
+        return replace(result, program=found.program, open_axes=open_axes(function, found, inputs))
 
     return make
 

@@ -17,7 +17,8 @@ examples:
   python rmsnorm_linear.py             compares it with plain PyTorch
   superopt export best.json --region 2 --candidate "graph 1" > part.py
 
-The module has the kernels' sources, the function, a reference in plain PyTorch and a check.
+The module has the kernels' sources, the function, a reference in plain PyTorch and a check. It takes the
+sizes at which the function is known to stay the same program, and refuses others.
 """
 
 
