@@ -28,7 +28,10 @@ from superopt.ir.windows.apart import read_as_one
 if TYPE_CHECKING:
     import ctypes
 
-__all__ = ["CppKernel", "CppMuGraph", "Prepared", "is_lined"]
+__all__ = ["PART", "CppKernel", "CppMuGraph", "Prepared", "is_lined"]
+
+PART = 16
+"""Positions that a part of a split axis has a multiple of, so that parts start at cache lines."""
 
 Prepared = Callable[[Sequence[TorchTensor]], Sequence[TorchTensor]]
 """A function from a muGraph's inputs to its outputs, both in order, for tensors of one form."""
@@ -40,7 +43,6 @@ _DTYPES = torch_dtypes()
 _EMPTY = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)
 _PREPARED = 256  # combinations of shapes for which calls are prepared
 _LINE = 64  # bytes: values between kernels begin at cache lines
-_PART = 16  # positions: the parts of a split axis start at cache lines
 
 
 class CppKernel:
@@ -359,7 +361,7 @@ class CppMuGraph:
 
     def _plan(self, given: Sequence[TorchTensor], threads: int) -> "_Plan":
         """Return what need not be worked out at every call."""
-        sizes = sizes_of(self.mugraph, given, _PART)
+        sizes = sizes_of(self.mugraph, given, PART)
         strides = {value: one.stride() for value, one in enumerate(given)}
         launches: list[_Launch | LibraryRun] = []
         for kernel in self._kernels:

@@ -2,6 +2,7 @@
 
 from superopt.codegen.cpp import Argument, emit, lower_kernel
 from superopt.codegen.cpp.compile import FLAGS, RUNTIME, runtime_text
+from superopt.codegen.cpp.launch import PART
 from superopt.codegen.statements import KernelProgram
 from superopt.errors import InputError
 from superopt.export.choice import Choice
@@ -60,7 +61,8 @@ def cpp_parts(choice: Choice) -> tuple[list[str], Launcher]:
     if joined:
         names = ", ".join(mugraph.graph.inputs[at].name for at in sorted(joined))
         raise InputError(f"{choice.name} reads dimensions of {names} as one; export another candidate")
-    launcher = _CppLauncher(choice, taken=("_run", "_library"))
+    multiples = {split.inner: PART for split in mugraph.splits}
+    launcher = _CppLauncher(choice, taken=("_run", "_library"), multiples=multiples)
     sources: list[str] = []
     for at, kernel in enumerate(mugraph.kernels):
         if isinstance(kernel, Call):

@@ -1,6 +1,6 @@
 """Launcher: the function of an exported module that allocates, calls the kernels in order, and returns."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from superopt.codegen.convolutions import library_call
@@ -34,7 +34,9 @@ class Launcher:
     device = '"cpu"'
     around = ""  # the `with` statement around the kernels; it is formatted with the first tensor
 
-    def __init__(self, choice: Choice, *, taken: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, choice: Choice, *, taken: tuple[str, ...] = (), multiples: Mapping[str, int] | None = None
+    ) -> None:
         self.name = choice.name
         self.mugraph = mugraph = choice.mugraph
         self.graph: Graph = mugraph.graph
@@ -42,7 +44,7 @@ class Launcher:
         self.labels = value_names(self.graph)
         self.names = Names((self.name, *taken))
         self.ports = {port.name: self.names.take(port.name) for port in self.graph.inputs}
-        self.sized, self.sizes = size_lines(self.graph, self.ports, self.names, mugraph.splits)
+        self.sized, self.sizes = size_lines(self.graph, self.ports, self.names, mugraph.splits, multiples)
         if self.ports:
             self.device = f"{next(iter(self.ports.values()))}.device"
         self.lines: list[str] = []

@@ -32,9 +32,16 @@ def torch_dtype(dtype: str) -> str:
 
 
 def size_lines(
-    graph: Graph, ports: Mapping[str, str], names: Names, splits: Sequence[Split] = ()
+    graph: Graph,
+    ports: Mapping[str, str],
+    names: Names,
+    splits: Sequence[Split] = (),
+    multiples: Mapping[str, int] | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the lines that read the size of each axis off the inputs, and the variable of each axis."""
+    """Return the lines that read the size of each axis off the inputs, and the variable of each axis.
+
+    The parts of a split axis are a multiple of some number long, by their axis, and none is empty.
+    """
     sizes = {axis.name: names.take(axis.name) for axis in graph.axes}
     whole = {(split.outer, split.inner): split.axis for split in splits}
     known: set[str] = set()
@@ -50,6 +57,10 @@ def size_lines(
     for split in splits:
         outer, inner, axis = sizes[split.outer], sizes[split.inner], sizes[split.axis]
         lines += [f"{outer} = {graph.sizes[split.outer]}", f"{inner} = -(-{axis} // {outer})"]
+        multiple = (multiples or {}).get(split.inner, 1)
+        if multiple > 1:
+            lines.append(f"{inner} = -(-{inner} // {multiple}) * {multiple}")
+        lines.append(f"{outer} = -(-{axis} // {inner})")
         known |= {split.outer, split.inner}
     for port in graph.inputs:
         for at, dim in enumerate(port.dims):

@@ -54,11 +54,12 @@ def _descriptor(tensor, shape, strides, block):
 def triton_parts(choice: Choice) -> tuple[list[str], Launcher]:
     """Return the sources of the kernels, and the launcher, still open for its name."""
     mugraph = choice.mugraph
-    sizes = mugraph.graph.sizes
     choice.target.sources(mugraph, choice.configs)  # refuses what the target cannot run
     compiled = TritonMuGraph(mugraph, choice.configs)
+    sizes = compiled.extents(mugraph.graph.sizes)
     names = [program.name for program in compiled.programs if program]
-    launcher = _TritonLauncher(choice, taken=(*names, *map(_plain, names)))
+    taken = (*names, *map(_plain, names))
+    launcher = _TritonLauncher(choice, sizes, taken=taken, multiples=compiled.multiples(sizes))
     texts: dict[str, None] = {}
     for at, kernel in enumerate(mugraph.kernels):
         if isinstance(kernel, Call):
@@ -98,8 +99,11 @@ class _TritonLauncher(Launcher):
 
     around = "with torch.cuda.device_of({}):"
 
-    def __init__(self, choice: Choice, *, taken: tuple[str, ...] = ()) -> None:
-        super().__init__(choice, taken=taken)
+    def __init__(
+        self, choice: Choice, made: Mapping[str, int], *, taken: tuple[str, ...], multiples: Mapping[str, int]
+    ) -> None:
+        super().__init__(choice, taken=taken, multiples=multiples)
+        self.made = made  # the extents that the kernels are printed for
         # Element counts of tensors, which offsets of 32 bits must be able to address.
         self.counts: dict[str, None] = {}
 
@@ -114,12 +118,12 @@ class _TritonLauncher(Launcher):
     def launch(self, program: KernelProgram, source: TritonSource, plain: TritonSource | None) -> None:
         """Add the lines that allocate what a kernel writes and run it; the plain one without descriptors."""
         config, roles = source.config, make_plan(program, source.config).roles
-        sizes = self.graph.sizes
+        parts = {split.inner for split in program.splits}  # they hold whole tiles
         for axis in sorted(config.exact):
             tile, whole = config.tile(axis), roles.get(axis) == "whole"
-            if tile > 1 and axis in roles:
+            if tile > 1 and axis in roles and (whole or axis not in parts):
                 size = self.sizes[axis]
-                condition = f"{size} == {sizes[axis]}" if whole else f"{size} % {tile} == 0"
+                condition = f"{size} == {self.made[axis]}" if whole else f"{size} % {tile} == 0"
                 self._require(size, condition)
         for split in program.splits:
             if split.inner in config.exact:

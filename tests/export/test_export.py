@@ -293,6 +293,21 @@ def test_tensors_without_descriptors_are_read_plainly(searched, runs) -> None:
     assert "fine" in runs(text.replace("rmsnorm_linear_0[", "not_called["))
 
 
+def test_parts_hold_whole_tiles(written, runs) -> None:
+    """Before: the launcher made parts of 24, of which no tile of 32 is a whole part."""
+    sizes = SPLIT.replace("k_at=18", "k_at=24").replace("k=70", "k=96")
+    tiles = [["m", 1], ["k_part", 1], ["k_at", 32], ["n", 16]]
+    result = written(sizes, "cuda:90")
+    config = result.target.config_from_json({"tiles": tiles})
+    _, other = result.target.default_configs(result.regions[0].candidates[0].mugraph)
+    result = with_candidate(with_goal(result, WHOLE.replace("k=70", "k=96")), configs=(config, other))
+    text = export_module(result)
+    assert "k_at = -(-k_at // 32) * 32" in text
+    assert "fine" in runs(text, {}, {"k": 128})
+    with pytest.raises(AssertionError, match=r"k is 50; these kernels need k == k_part \* k_at"):
+        runs(text, {"k": 50})
+
+
 EVEN = SPLIT.replace("k_at=18", "k_at=16").replace("k=70", "k=64")
 
 

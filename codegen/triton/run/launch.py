@@ -128,21 +128,25 @@ class TritonMuGraph:
             found = {**sizes, **{split.outer: self.graph.sizes[split.outer] for split in splits}}
             for split in splits:
                 found = split_extents(split, found)
-            tiles = [
-                (make_plan(program, config).roles, config.blocks)
-                for program, config in zip(self.programs, self.configs, strict=True)
-                if program is not None
-                for config in [config or default_config(program, found)]
-            ]
+            multiples = self.multiples(found)
             for split in splits:
-                multiple = max(
-                    (blocks[split.inner] for roles, blocks in tiles if roles.get(split.inner) == "tile"),
-                    default=1,
-                )
                 found[split.outer] = self.graph.sizes[split.outer]
-                found = split_extents(split, found, multiple)
+                found = split_extents(split, found, multiples[split.inner])
             self._extents[key] = found
         return self._extents[key]
+
+    def multiples(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return of how many positions the parts of split axes are a multiple long, by the axis of a part."""
+        tiles = [
+            (make_plan(program, config).roles, config.blocks)
+            for program, config in zip(self.programs, self.configs, strict=True)
+            if program is not None
+            for config in [config or default_config(program, sizes)]
+        ]
+        return {
+            inner: max((blocks[inner] for roles, blocks in tiles if roles.get(inner) == "tile"), default=1)
+            for inner in (split.inner for split in self.mugraph.splits)
+        }
 
     def _emitted(
         self, kernel: int, sizes: Mapping[str, int], wide: bool, plain: frozenset[str], waits: bool
