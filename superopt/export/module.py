@@ -22,6 +22,8 @@ def _expect(name, tensor, dtype, *shape):
     if tensor.dtype != dtype or tensor.shape != shape or 0 in shape:
         found = f"{tensor.dtype} {tuple(tensor.shape)}"
         raise ValueError(f"{name} is {found}; the kernels take {dtype} {shape}, and nothing empty")
+    if tensor.is_neg() or tensor._is_zerotensor():
+        raise ValueError(f"{name} is negated, or zero, without memory that holds its numbers; copy it")
 '''
 
 _ON_CPU = """\

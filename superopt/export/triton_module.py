@@ -51,6 +51,15 @@ def _descriptor(tensor, shape, strides, block):
 '''
 
 
+_TOGETHER = '''\
+def _expect_together(*tensors):
+    """Refuse tensors that are on several devices."""
+    devices = sorted({str(tensor.device) for tensor in tensors})
+    if len(devices) > 1:
+        raise ValueError(f"the tensors are on {' and '.join(devices)}; move them to one device")
+'''
+
+
 def triton_parts(choice: Choice) -> tuple[list[str], Launcher]:
     """Return the sources of the kernels, and the launcher, still open for its name."""
     mugraph = choice.mugraph
@@ -60,7 +69,7 @@ def triton_parts(choice: Choice) -> tuple[list[str], Launcher]:
     names = [program.name for program in compiled.programs if program]
     taken = (*names, *map(_plain, names))
     launcher = _TritonLauncher(choice, sizes, taken=taken, multiples=compiled.multiples(sizes))
-    texts: dict[str, None] = {}
+    texts = dict.fromkeys([_TOGETHER] if len(launcher.ports) > 1 else [])
     for at, kernel in enumerate(mugraph.kernels):
         if isinstance(kernel, Call):
             launcher.call(kernel, ordered=False)
@@ -106,6 +115,8 @@ class _TritonLauncher(Launcher):
         self.made = made  # the extents that the kernels are printed for
         # Element counts of tensors, which offsets of 32 bits must be able to address.
         self.counts: dict[str, None] = {}
+        if len(self.ports) > 1:
+            self.checks.append(f"_expect_together({', '.join(self.ports.values())})")
 
     def text(self) -> list[str]:
         """Return the whole function."""

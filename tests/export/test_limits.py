@@ -123,3 +123,21 @@ def test_limits_follow_axes_that_are_renamed() -> None:
 
 
 PEAK = "t2 = max[r](t1)\nout y: f32[i] = t2\n"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_memory_that_does_not_hold_the_numbers_is_refused(written, loaded, target: str) -> None:
+    """Before: numbers that are stored negated were read with the wrong sign."""
+    scope, g = loaded(written(SCALED, target)), torch.randn(8)
+    negated = torch.randn(4, 8, dtype=torch.complex64).conj().imag
+    assert negated.is_neg()
+    for given in (negated, torch._efficientzerotensor(4, 8)):
+        with pytest.raises(ValueError, match="x is negated, or zero, without memory that holds its numbers"):
+            scope["scaled"](given, g)
+    assert not negated.clone().is_neg()
+
+
+def test_tensors_of_several_devices_are_refused(written, loaded) -> None:
+    scope = loaded(written(SCALED, "cuda:90"))
+    with pytest.raises(ValueError, match="the tensors are on cpu and meta; move them to one device"):
+        scope["scaled"](torch.randn(4, 8), torch.empty(8, device="meta"))
