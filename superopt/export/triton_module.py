@@ -145,9 +145,11 @@ class _TritonLauncher(Launcher):
         for tensor in program.stores:
             axes = tuple(axis for axis in tensor.axes if axis in self.axes[tensor.value])
             written[tensor.name] = self.allocate(tensor, axes)
-            if not config.wide and axes:
-                self.counts[" * ".join(self.sizes[axis] for axis in axes)] = None
-        held = {tensor.name: self.held[tensor.value] for tensor in program.loads} | written
+        loads = {tensor.name: self.held[tensor.value] for tensor in program.loads}
+        held = loads | written
+        made = [self.held[one.value] for one in program.loads if one.value >= len(self.graph.inputs)]
+        for axes in (one.axes for one in (*made, *written.values()) if one.axes and not config.wide):
+            self.counts[self.count(axes)] = None
         if plain is None:
             self.lines += self._call(program.name, source, roles, held, {})
         else:

@@ -141,3 +141,22 @@ def test_tensors_of_several_devices_are_refused(written, loaded) -> None:
     scope = loaded(written(SCALED, "cuda:90"))
     with pytest.raises(ValueError, match="the tensors are on cpu and meta; move them to one device"):
         scope["scaled"](torch.randn(4, 8), torch.empty(8, device="meta"))
+
+
+SUMMED = """
+graph summed
+axes m=4 k=8 n=16
+in x: f16[m, k]
+in w: f16[k, n]
+kernel call
+  t2 = contract[k](x, w)
+kernel grid[m]
+  loop[n]
+    t3 += sum[n](t2)
+out y: f16[m] = t3
+"""
+
+
+def test_what_a_library_makes_is_counted_in_32_bits_too(written) -> None:
+    text = export_module(written(SUMMED, "cuda:90"))
+    assert "if max(m * n, m) >= 2**31:" in text
