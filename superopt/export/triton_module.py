@@ -59,6 +59,15 @@ def _expect_together(*tensors):
         raise ValueError(f"the tensors are on {' and '.join(devices)}; move them to one device")
 '''
 
+_PROCESSORS = '''\
+@functools.cache
+def _processors(device):
+    """Return how many programs a device runs at a time, at least; few in Triton's interpreter."""
+    if device.type == "cpu":
+        return 2
+    return torch.cuda.get_device_properties(device).multi_processor_count
+'''
+
 
 def triton_parts(choice: Choice) -> tuple[list[str], Launcher]:
     """Return the sources of the kernels, and the launcher, still open for its name."""
@@ -85,6 +94,8 @@ def triton_parts(choice: Choice) -> tuple[list[str], Launcher]:
             plain = emit(
                 replace(program, name=_plain(program.name)), replace(source.config, descriptors=False)
             )
+        if source.config.persistent:
+            texts[_PROCESSORS] = None
         for one in (source, *([plain] if plain else [])):
             _, *functions = one.text.strip("\n").split("\n\n\n")  # the first holds the imports
             texts |= dict.fromkeys(functions)
@@ -194,8 +205,11 @@ class _TritonLauncher(Launcher):
             self.sizes[axis] if tile == 1 else f"triton.cdiv({self.sizes[axis]}, {tile})"
             for axis, tile in source.grid
         ]
+        count = " * ".join(programs) or "1"
+        if config.persistent:
+            count = f"min({count}, {config.persistent} * _processors({self.device}))"
         return [
-            f"{name}[({' * '.join(programs) or '1'},)](",
+            f"{name}[({count},)](",
             *(line for group in groups.values() for line in wrapped(group)),
             ")",
         ]

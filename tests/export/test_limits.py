@@ -160,3 +160,14 @@ out y: f16[m] = t3
 def test_what_a_library_makes_is_counted_in_32_bits_too(written) -> None:
     text = export_module(written(SUMMED, "cuda:90"))
     assert "if max(m * n, m) >= 2**31:" in text
+
+
+def test_persistent_kernels_have_a_few_programs_of_each_processor(written) -> None:
+    result = written(SCALED, "cuda:90")
+    config = {"tiles": [["m", 2], ["k", 4]], "persistent": 2}
+    [region] = result.regions
+    one = replace(region.candidates[0], configs=(result.target.config_from_json(config),))
+    text = export_module(replace(result, regions=(replace(region, candidates=(one,)),)))
+    assert "scaled_0[(min(triton.cdiv(k, 4) * triton.cdiv(m, 2), 2 * _processors(x.device)),)](" in text
+    assert "def _processors(device):" in text
+    assert "_processors" not in export_module(result)
