@@ -1,5 +1,6 @@
 """C++ of convolutions and pools against float64."""
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -215,3 +216,32 @@ def test_windows_fix_the_sizes_of_their_axes() -> None:
     torch.testing.assert_close(kernels.in_order(more)[0], _depthwise(*more))
     with pytest.raises(InputError, match="are read apart"):
         kernels.in_order([torch.randn(2, 3, 8, 6), given[1]])
+
+
+def test_numbers_that_an_operand_repeats_are_gathered() -> None:
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        return F.conv1d(x, w[:, :, None].expand(-1, -1, 3))
+
+    inputs = torch.randn(4, 8, 64), torch.randn(16, 8)
+    kernels, given = _kernels(Case(function, inputs, ""))
+    assert "contract_gathered<" in "".join(kernels.sources)
+    torch.testing.assert_close(kernels.in_order(given)[0], function(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_a_kernel_reads_tensors_that_repeat_numbers_in_memory() -> None:
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        return F.relu(F.conv1d(x, w))
+
+    whole = torch.randn(4, 8, 64), torch.randn(16, 8, 3)
+    kernels, _ = _kernels(Case(function, whole, ""))
+    assert "contract_gathered<" in "".join(kernels.sources)
+    x, w = whole
+    for inputs in (
+        (x[:, :, :1].expand_as(x), w),
+        (x[:, :1, :1].expand_as(x), w),
+        (x[:1].expand_as(x), w[:, :, :1].expand_as(w)),
+        (x[:, :1].expand_as(x), w[:, :1].expand_as(w)),
+        (x[:1, :1, :1].expand_as(x), w[:1, :1, :1].expand_as(w)),
+        whole,
+    ):
+        torch.testing.assert_close(kernels.in_order(inputs)[0], function(*inputs), rtol=1e-4, atol=1e-4)

@@ -16,12 +16,12 @@ struct Index {
         for (int axis = 0; axis < AXES; ++axis) all *= count[axis];
         return all;
     }
-    // How far apart neighbours of the whole index lie, where that is one number; else 0.
+    // How far apart neighbours of the whole index lie, where that is one number other than 0; else 0.
     index_t step() const {
         index_t found = 0, next = 0;
         for (int axis = AXES - 1; axis >= 0; --axis) {
             if (count[axis] == 1) continue;
-            if (next && stride[axis] != next) return 0;
+            if (!stride[axis] || (next && stride[axis] != next)) return 0;
             if (!next) found = stride[axis];
             next = stride[axis] * count[axis];
         }
