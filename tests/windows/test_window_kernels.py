@@ -245,3 +245,14 @@ def test_a_kernel_reads_tensors_that_repeat_numbers_in_memory() -> None:
         whole,
     ):
         torch.testing.assert_close(kernels.in_order(inputs)[0], function(*inputs), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("pool", [F.avg_pool1d, F.max_pool1d])
+def test_a_vector_of_every_other_number_ends_with_its_row(pool: Callable[..., Tensor]) -> None:
+    def function(x: Tensor) -> Tensor:
+        return pool(x, 9, 2, 4).softmax(-1)
+
+    x = torch.randn(1, 4, 63)
+    kernels, given = _kernels(Case(function, (x,), ""))
+    assert "load_window(" in "".join(kernels.sources)
+    torch.testing.assert_close(kernels.in_order(given)[0], function(x), rtol=1e-4, atol=1e-4)

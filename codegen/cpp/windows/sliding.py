@@ -133,6 +133,6 @@ def all_inside(tiles: Tiles, place: Place, vector: str, taps: Collection[str]) -
                 if axis in taps
             }
             if vector in guard.factors and (guard.factors[vector] > 0) == last:
-                ends[vector] = f"{name} + lanes - 1"
+                ends[vector] = f"({name} + lanes - 1)"
             found.append(f"inside({tiles.position(guard, ends)}, {guard.size})")
     return " && ".join(dict.fromkeys(found))
