@@ -256,3 +256,26 @@ def test_a_vector_of_every_other_number_ends_with_its_row(pool: Callable[..., Te
     kernels, given = _kernels(Case(function, (x,), ""))
     assert "load_window(" in "".join(kernels.sources)
     torch.testing.assert_close(kernels.in_order(given)[0], function(x), rtol=1e-4, atol=1e-4)
+
+
+def _earlier(x: Tensor) -> Tensor:
+    return F.pad(x, (3, 0))[..., :62]
+
+
+_AFTER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "after a row": lambda x, z: F.avg_pool1d(x, 3, 1, 1) - F.pad(x, (1, 0))[..., :-1],
+    "within a row and after it": lambda x, z: (
+        (x.unfold(-1, 3, 1) * _earlier(x)[..., None]).sum(-1) + _earlier(x)
+    ),
+    "after vectors": lambda x, z: (x.unfold(-1, 3, 1) * z[..., None]).sum(-1) + _earlier(x),
+    "within vectors and after them": lambda x, z: (
+        (x.unfold(-1, 3, 1) * _earlier(x)[..., None] * z[..., None]).sum(-1) + _earlier(x)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _AFTER)
+def test_windows_are_read_after_sums_over_windows(name: str) -> None:
+    x, z = torch.randn(1, 4, 64), torch.randn(1, 4, 62)
+    kernels, given = _kernels(Case(_AFTER[name], (x, z), name))
+    torch.testing.assert_close(kernels.in_order(given)[0], _AFTER[name](x, z), rtol=1e-4, atol=1e-4)

@@ -160,8 +160,8 @@ class RowsPrinter(SumsPrinter):
         return times(positions, place.strides[self.vector])
 
     def _window(self, value: int, at: str, place: Place, *, vector: bool) -> str:
-        if not vector:
-            return super()._window(value, at, place, vector=False)
+        if not vector or self.summed:  # edges are known at the taps alone
+            return super()._window(value, at, place, vector=vector)
         name, tap = self.tiles.names.values[value], self.name(self.reduced[-1])
         here = (
             f"{self._at(f'{name}_row', place.strides, self.reduced)} + {self._moved(place, 'turn * lanes')}"

@@ -22,6 +22,8 @@ _SEVERAL = 16  # positions of a window from which on registers take turns
 class SumsPrinter(NestPrinter):
     """One nest over windows: its sums are known before the next vectors, and so are steps made of them."""
 
+    summed = False  # whether what is printed comes after the sums
+
     def _inner_and_outer(self) -> tuple[list[int], list[int]]:
         """Return what is read at each tap, and what is read after the sums; put the outer loops in order."""
         # Neighbouring windows share what they read, so their axes are walked along last.
@@ -53,6 +55,8 @@ class SumsPrinter(NestPrinter):
 
     def _end_sums(self, targets: dict[int, Place]) -> None:
         """Print what the sums are, and where they go."""
+        self.summed = True
+        self.whole.clear()  # those flags are told within the loops over taps
         for one in self.nest.reductions:
             self.known[one.value] = Text(self._joined(one), vector=True)
             if one.value in targets:
