@@ -98,6 +98,41 @@ def test_what_only_moves_elements_is_read_at_lines(function: Callable[[Tensor], 
     _agrees(function, x)
 
 
+_SQUARE, _ROWS = torch.randn(1, 2, 9, 9, dtype=torch.float64), torch.randn(6, 8, dtype=torch.float64)
+
+
+def _patches(x: Tensor) -> Tensor:
+    places = torch.arange(7)[:, None] + torch.arange(3)
+    return x[:, :, places][..., places]
+
+
+def _bands(x: Tensor) -> Tensor:
+    rows = torch.arange(6)[:, None]
+    return (x + rows)[:, rows + torch.arange(3)]
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (_patches, _SQUARE),
+        (lambda x: _patches(x) * 2, _SQUARE),
+        (lambda x: _patches(x).sum(3) + x[:, :, :7, :7, None], _SQUARE),
+        (_bands, _ROWS),
+        (lambda x: _bands(x).sum(1), _ROWS),
+        (lambda x: (x + torch.arange(8)).mT[torch.arange(8)[:, None]] * 2, _ROWS),
+    ],
+)
+def test_places_along_an_axis_that_a_tensor_has_are_no_diagonal(
+    function: Callable[[Tensor], Tensor], x: Tensor
+) -> None:
+    _agrees(function, x)
+
+
+def test_a_diagonal_is_one() -> None:
+    traced = trace(lambda x: x[torch.arange(6), torch.arange(6)] * 2, _ROWS)
+    torch.testing.assert_close(traced.run(_ROWS), _ROWS.diagonal() * 2)
+
+
 def test_readings_of_readings_are_one() -> None:
     def graph(function: Callable[[Tensor], Tensor]) -> str:
         [region] = trace(function, torch.ones(2, 67)).program.regions

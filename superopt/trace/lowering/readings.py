@@ -280,35 +280,38 @@ def _index(b: Builder, x: Sym, indices: Sequence[Sym | None]) -> Sym:
         places, size = _numbers(b, known[0]).tolist(), b.shape(x)[given[0]]
         return read_dim(b, x, given[0], [int(place) % size if size else 0 for place in places])
     found, dims = b.broadcast(*known)
+    # An index along an axis that the tensor has already would read a diagonal; it gets an axis of its own.
+    taken = b.covers(x.value) | {axis for dim in b.dims(x) for axis in dim}
+    made = {dim: b.axes.dim(b.axes.extent(dim)) if taken & set(dim) else dim for dim in dims}
     value, seen = x.value, set[int]()
     for at, index in zip(given, found, strict=True):
         own = tuple(dim for dim in dims if b.covers(index.value) & set(dim))
         if seen & {axis for dim in own for axis in dim}:
             raise UnsupportedError("index tensors that share a dimension")
         seen |= {axis for dim in own for axis in dim}
-        terms, offset = _affine(b, replace(index, dims=own), b.shape(x)[at])
+        steps, offset = _affine(b, replace(index, dims=own), b.shape(x)[at])
+        terms = [(made[dim], step) for dim, step in zip(own, steps, strict=True)]
         value = b.window(value, b.dims(x)[at], terms, offset)
-    return replace(x, value=value, dims=(*x.dims[: given[0]], *dims, *x.dims[given[-1] + 1 :]))
+    kept = (*x.dims[: given[0]], *(made[dim] for dim in dims), *x.dims[given[-1] + 1 :])
+    b.axes.meet(axis for dim in kept for axis in dim)
+    return replace(x, value=value, dims=kept)
 
 
-def _affine(b: Builder, index: Sym, size: int) -> tuple[list[tuple[Dim, int]], int]:
+def _affine(b: Builder, index: Sym, size: int) -> tuple[list[int], int]:
     """Return the factor of each dimension of an index tensor, and the number at its first place."""
     numbers = _numbers(b, index)
+    if not numbers.numel():
+        raise UnsupportedError("an index tensor without elements")
     first = numbers.reshape(-1)[0]
-    line, terms = first.clone(), list[tuple[Dim, int]]()
-    for at, dim in enumerate(b.dims(index)):
+    line, steps = first.clone(), list[int]()
+    for at in range(numbers.dim()):
         step = numbers.select(at, 1).reshape(-1)[0] - first
         shape = [-1 if other == at else 1 for other in range(numbers.dim())]
         line = line + step * torch.arange(numbers.shape[at], dtype=torch.float64).reshape(shape)
-        terms.append((dim, int(step)))
-    if (
-        not torch.equal(line, numbers)
-        or numbers.min() < 0
-        or numbers.max() >= size
-        or any(not by for _, by in terms)
-    ):
+        steps.append(int(step))
+    if not torch.equal(line, numbers) or numbers.min() < 0 or numbers.max() >= size or not all(steps):
         raise UnsupportedError("an index tensor whose numbers do not rise evenly")
-    return terms, int(first)
+    return steps, int(first)
 
 
 def _numbers(b: Builder, index: Sym) -> torch.Tensor:
