@@ -349,3 +349,17 @@ def test_long_axes_stay_opaque(function: Callable[[Tensor], Tensor]) -> None:
     traced = trace(function, x, for_proof=True)
     assert traced.program.opaque
     torch.testing.assert_close(traced.run(x), function(x))
+
+
+@pytest.mark.parametrize("for_proof", [False, True])
+@pytest.mark.parametrize("number", [1.5, -2.0, 0.5, 3])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float64], ids=str)
+def test_a_padding_holds_its_number_in_the_dtype(dtype: torch.dtype, number: float, for_proof: bool) -> None:
+    x = torch.tensor([[0, 1, 1]]).to(dtype)
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return F.pad(x, (1, 2), value=number) * y
+
+    y = torch.arange(6.0, dtype=torch.float64)
+    traced = trace(function, x, y, for_proof=for_proof)
+    torch.testing.assert_close(traced.run(x, y), function(x, y))

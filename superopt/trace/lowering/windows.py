@@ -16,7 +16,7 @@ from superopt.trace.lowering.layout import unfolded_apart
 from superopt.trace.lowering.masks import add, choose
 from superopt.trace.lowering.readings import read_dim
 from superopt.trace.lowering.reduce import largest, mean, product, total
-from superopt.trace.lowering.table import lower
+from superopt.trace.lowering.table import held, lower
 
 __all__ = [
     "Sizes",
@@ -290,7 +290,7 @@ def _padded(b: Builder, x: Sym, pad: Sequence[int], value: float = 0) -> Sym:
         if inside is not None:
             masks.append(replace(inside, dims=(inside.dims[0], *[()] * number)))
     for inside in masks if value != 0 else ():
-        x = choose(b, inside, x, b.scalar(value, x.dtype))
+        x = choose(b, inside, x, held(b, value, x.dtype))
     return x
 
 

@@ -17,7 +17,7 @@ from superopt.trace.lowering.layout import picked
 from superopt.trace.lowering.masks import choose
 from superopt.trace.lowering.readings import lower_borders
 from superopt.trace.lowering.reduce import total
-from superopt.trace.lowering.table import LOWERINGS, Lowering, flat, lower, takes_integers
+from superopt.trace.lowering.table import LOWERINGS, Lowering, flat, held, lower, takes_integers
 
 __all__ = ["WHOLE", "inside", "moved", "read_at"]
 
@@ -192,7 +192,7 @@ def _pad(b: Builder, x: Sym, pad: Sequence[int], value: float = 0) -> Sym:
         if value != 0 and (before > 0 or after > 0):
             dim = b.dims(x)[at]
             kept = Sym(inside(b, b.table(dim, places), size), (dim, *[()] * number), torch.bool)
-            x = choose(b, kept, x, b.scalar(value, x.dtype))
+            x = choose(b, kept, x, held(b, value, x.dtype))
     return x
 
 
