@@ -6,9 +6,10 @@ there, the loop may stop after the last t that any position s of the program can
 a mask of the other kind, as a window's. Running shifts do not move where no maximum does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
+from superopt.codegen.lowering.outside_masks import outside_masks
 from superopt.codegen.statements import (
     Compute,
     KernelProgram,
@@ -19,10 +20,9 @@ from superopt.codegen.statements import (
     Statement,
     Term,
 )
-from superopt.ir import Graph, Step
-from superopt.ops import OPS
+from superopt.ir import Graph
 
-__all__ = ["bound_masked_loops", "zero_outside"]
+__all__ = ["bound_masked_loops"]
 
 _Form = dict[Term, int]  # a sum of terms with whole coefficients
 
@@ -45,9 +45,9 @@ def _reaches(program: KernelProgram, loop: LoopStatement) -> tuple[Reach, ...]:
         return ()
     graph = program.graph
     computes = [one for one in loop.body if isinstance(one, Compute)]
-    vanishing, lowest = zero_outside(graph, [(one.value, one.step) for one in computes])
+    outside = outside_masks(graph, [(one.value, one.step) for one in computes])
     accumulated = [
-        lowest[one.value] if one.step.op == "max" else vanishing[one.value]
+        outside[one.value].lowest if one.step.op == "max" else outside[one.value].vanishing
         for one in computes
         if one.accumulates
     ]
@@ -56,67 +56,6 @@ def _reaches(program: KernelProgram, loop: LoopStatement) -> tuple[Reach, ...]:
     common = frozenset.intersection(*accumulated)
     reaches = (_reach(graph, value, loop.axis) for value in sorted(common))
     return tuple(reach for reach in reaches if reach is not None)
-
-
-def zero_outside(
-    graph: Graph, steps: Sequence[tuple[int, Step]]
-) -> tuple[dict[int, frozenset[int]], dict[int, frozenset[int]]]:
-    """Return for each value the masks outside which it is 0, and the masks outside which it is -infinity."""
-    vanishing: dict[int, frozenset[int]] = {}
-    lowest: dict[int, frozenset[int]] = {}
-    for value, step in steps:
-        operands = [vanishing.get(i, frozenset()) for i in step.inputs]
-        below = [lowest.get(i, frozenset()) for i in step.inputs]
-        found = frozenset[int]()
-        op = step.op
-        if op == "contract" or (op in OPS and OPS[op].absorbs_zero):
-            found = frozenset().union(*operands)
-        elif op in ("div", "sum"):
-            found = operands[0]
-        elif op == "where" and graph.constant(step.inputs[2]) == 0:
-            found = operands[0] | operands[1]
-        elif op in ("exp", "exp2"):
-            found = below[0]
-        elif op in OPS and OPS[op].keeps_zero:
-            found = frozenset.intersection(*operands)
-        if op in ("ge", "gt", "le", "lt"):
-            found |= {value}
-        vanishing[value] = found
-        lowest[value] = _lowest(graph, step, operands, below)
-    return vanishing, lowest
-
-
-def _lowest(
-    graph: Graph, step: Step, vanishing: Sequence[frozenset[int]], lowest: Sequence[frozenset[int]]
-) -> frozenset[int]:
-    """Return the masks outside which a step makes minus infinity, given what its inputs are there."""
-    match step.op:
-        case "where" if _is_minus_infinity(graph, step.inputs[2]):
-            return vanishing[0] | lowest[1]
-        case "max":
-            return lowest[0]
-        case "sub" if _is_bounded(graph, step.inputs[1]):
-            return lowest[0]
-        case "maximum":
-            return lowest[0] & lowest[1]
-        case "mul":
-            return lowest[0] if (graph.constant(step.inputs[1]) or 0) > 0 else frozenset()
-        case _:
-            return frozenset()
-
-
-def _is_minus_infinity(graph: Graph, value: int) -> bool:
-    step = graph.step_of(value)
-    inner = graph.step_of(step.inputs[0]) if step is not None and step.op == "neg" else None
-    return inner is not None and inner.op == "infinity"
-
-
-def _is_bounded(graph: Graph, value: int) -> bool:
-    """Return whether a value is never minus infinity: a number, or at least one."""
-    step = graph.step_of(value)
-    if step is None or step.value is not None:
-        return step is not None
-    return step.op == "maximum" and any(_is_bounded(graph, i) for i in step.inputs)
 
 
 def _reach(graph: Graph, mask: int, axis: str) -> Reach | None:

@@ -11,7 +11,7 @@ A softmax with a mask becomes such a program.
 from collections.abc import Container
 from dataclasses import replace
 
-from superopt.codegen.lowering.bound_masked_loops import zero_outside
+from superopt.codegen.lowering.outside_masks import outside_masks
 from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, Move, Statement, Store
 from superopt.ir import Graph, Step, value_axes
 
@@ -53,11 +53,12 @@ def _needless(graph: Graph, loaded: Container[int]) -> dict[int, int]:
     A product that another kernel made is read as it is.
     """
     first, axes = len(graph.inputs), value_axes(graph)
-    vanishing, _ = zero_outside(graph, list(enumerate(graph.steps, first)))
+    outside = outside_masks(graph, list(enumerate(graph.steps, first)))
+    zero = {value: one.zero for value, one in outside.items()}
     found: dict[int, int] = {}
     for value, step in enumerate(graph.steps, first):
         if step.op == "mul" and value not in loaded:
             for mask, other in (step.inputs, step.inputs[::-1]):
-                if mask != other and mask in vanishing.get(other, ()) and axes[other] == axes[value]:
+                if mask != other and mask in zero.get(other, ()) and axes[other] == axes[value]:
                     found[value] = found.get(other, other)
     return found

@@ -121,3 +121,27 @@ def test_loops_that_stop_early_are_not_whole_in_a_tile() -> None:
     program = lower_block(fuse(stabilize(plain), online=True), 0)
     assert default_config(program, plain.sizes).whole == ("t",)
     assert default_config(program, plain.sizes).schedule == "static"
+
+
+def test_a_comparison_with_what_is_no_number_ends_no_loop() -> None:
+    """0 / 0 is unequal to 0, so that a number is summed beyond the mask."""
+    text = """graph unequal
+axes s=40 t=130
+in x: f32[s, t]
+in y: f32[s, t]
+t3 = index[s]()
+t4 = index[t]()
+t5 = ge(t3, t4)
+t6 = mul(t5, x)
+t7 = div(t6, y)
+t9 = ne(t7, t6)
+t10 = mul(t9, x)
+t11 = sum[t](t10)
+out o: f32[s] = t11
+"""
+    torch.manual_seed(0)
+    tensors = {"x": torch.randn(40, 130), "y": torch.randn(40, 130)}
+    tensors["y"][:, 50::3] = 0
+    graph = parse_graph(text)
+    found = compiled(fuse(graph, online=True), 7)(**tensors)["o"]
+    torch.testing.assert_close(found, run_graph(graph, tensors, torch.float32)["o"], rtol=1e-4, atol=1e-4)
