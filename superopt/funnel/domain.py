@@ -21,6 +21,7 @@ from superopt.errors import InputError, kind_and_line
 from superopt.ir import Graph, Program, Region, Step
 from superopt.trace.traced import Traced
 from superopt.verify.floats.compare import sample
+from superopt.verify.floats.memory import laid_out
 
 __all__ = ["TRIED", "Domain", "domain_of", "failure", "positive_domain"]
 
@@ -48,13 +49,14 @@ class Domain:
         made = []
         for at, (leaf, example, (least, most)) in enumerate(zip(leaves, examples, self.limits, strict=True)):
             if at in self.positive:
-                made.append(leaf.abs())
+                made.append(laid_out(leaf.abs(), leaf))
             elif (least, most) == (-inf, inf):
                 made.append(leaf)
             elif least > most:
                 made.append(example)
             else:
-                made.append(torch.where((leaf >= least) & (leaf <= most), leaf, example))
+                within = torch.where((leaf >= least) & (leaf <= most), leaf, example)
+                made.append(laid_out(within, leaf))
         kept: tuple[Any, ...] = tree_unflatten(made, tree)
         return kept
 

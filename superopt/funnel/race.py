@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from superopt.candidates.candidate import Candidate
@@ -18,6 +17,7 @@ from superopt.targets import Kernel, OrderedKernel, Target
 from superopt.tune import Measurement, confirm, measure_together
 from superopt.tune.halving import halve
 from superopt.tune.measure import HeadToHead, bytes_of
+from superopt.verify.floats.memory import laid_out, lying_apart
 from superopt.weights.kept import KeptKernel, made_once
 
 __all__ = ["by_time", "copies_for", "favor_live", "race", "raced"]
@@ -205,9 +205,6 @@ def _cloned(tensors: tuple[Tensor, ...], count: int) -> list[tuple[Tensor, ...]]
     """Return so many copies of tensors with their strides."""
 
     def clone(tensor: Tensor) -> Tensor:
-        if 0 in tensor.stride():
-            return tensor
-        fresh = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-        return fresh.copy_(tensor)
+        return laid_out(lying_apart(tensor).clone(), tensor)
 
     return [tensors] + [tuple(map(clone, tensors)) for _ in range(count - 1)]

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from superopt.verify.floats.compare import compare_floats
-from superopt.verify.floats.memory import Memory
-from superopt.verify.floats.samples import DISTRIBUTIONS, sample
+from superopt.verify.floats.memory import Memory, lying_apart
+from superopt.verify.floats.samples import DISTRIBUTIONS, beside, sample, typical
 
 SHAPE = (700, 1024)
 
@@ -32,8 +32,62 @@ def test_the_layout_is_that_of_the_example() -> None:
     turned, sliced = torch.empty(1024, 700).t(), torch.empty(700, 2048)[:, ::2]
     once = torch.empty(700, 1).expand(SHAPE)
     drawn = sample("normal", (turned, sliced, once), seed=1)
-    assert [one.stride() for one in drawn[:2]] == [turned.stride(), sliced.stride()]
-    assert all(0.99 < float(one.std()) < 1.01 for one in drawn)
+    assert [one.stride() for one in drawn] == [turned.stride(), sliced.stride(), once.stride()]
+    assert all(0.99 < float(one.std()) < 1.01 for one in drawn[:2])
+    assert 0.9 < float(drawn[2].std()) < 1.1  # of 700 numbers
+
+
+_INSIDE = torch.empty(1, 6, 4).mT.expand(5, 4, 6)
+_REPEATED = {
+    "columns": torch.empty(4, 1).expand(4, 8),
+    "a turned matrix": _INSIDE,
+    "all": torch.empty(()).expand(3, 4),
+    "half": torch.empty(4, 1).half().expand(4, 8),
+    "booleans": torch.zeros(4, 1, dtype=torch.bool).expand(4, 8),
+    "no data": torch.empty(4, 1, device="meta").expand(4, 8),
+    "integers without data": torch.empty(4, 1, dtype=torch.int8, device="meta").expand(4, 8),
+    "nothing": torch.empty(0, 1).expand(0, 8),
+}
+
+
+@pytest.mark.parametrize("name", _REPEATED)
+def test_every_other_distribution_repeats_what_lies_in_one_place(name: str) -> None:
+    example = _REPEATED[name]
+    repeated, apart = (sample(one, (example,), seed=1)[0] for one in ("normal", "uniform positive"))
+    assert (repeated.stride(), repeated.shape) == (example.stride(), example.shape)
+    assert apart.shape == example.shape
+    if example.numel():
+        assert repeated.unique().numel() <= lying_apart(example).numel()
+        assert apart.unique().numel() > lying_apart(example).numel() or example.dtype == torch.bool
+    for made in (typical((example,))[0], beside((repeated,), seed=1)[0]):
+        assert (made.stride(), made.shape) == (example.stride(), example.shape)
+
+
+def test_integers_that_are_kept_are_those_given() -> None:
+    given = torch.arange(3)[:, None].expand(3, 4)
+    for name in ("normal", "uniform positive"):
+        (kept,) = sample(name, (given,))
+        assert torch.equal(kept, given)
+        assert kept.stride() == given.stride()
+
+
+def test_booleans_lie_as_the_example_does() -> None:
+    turned = torch.zeros(6, 4, dtype=torch.bool).t()
+    assert sample("normal", (turned,))[0].stride() == turned.stride()
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_programs_meet_repeated_numbers_and_others(repeats: bool) -> None:
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(-1) * (2 if (0 in x.stride()) == repeats else 1)
+
+    def right(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(-1)
+
+    example = (torch.empty(4, 1).expand(4, 8),)
+    assert compare_floats(right, right, example).ok
+    assert not compare_floats(right, wrong, example).ok
+    assert compare_floats(right, wrong, (torch.empty(4, 8),)).ok == repeats
 
 
 def test_no_row_holds_a_number_twice() -> None:

@@ -3,7 +3,6 @@
 from math import ceil
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from superopt.backend.region import Region, at_other_sizes, traced_algebra
@@ -17,6 +16,7 @@ from superopt.targets import Target
 from superopt.tune.measure import bytes_of
 from superopt.verify.floats.compare import compare_floats, tensors_of, typical
 from superopt.verify.floats.focus import Focus, focus_of
+from superopt.verify.floats.memory import laid_out
 from superopt.verify.floats.report import FloatReport
 
 __all__ = ["RegionInputs", "scaled"]
@@ -46,7 +46,7 @@ class RegionInputs:
         most = 2 if self.flops > _LONG_FLOPS else _MOST_COPIES
         most = most if around is None else min(most, ceil(around / own))
         count = max(2, min(most, _COPIES_BYTES // own))
-        return [drawn] + [tuple(_laid_out(one.clone(), one) for one in drawn) for _ in range(count - 1)]
+        return [drawn] + [tuple(laid_out(one.clone(), one) for one in drawn) for _ in range(count - 1)]
 
     def drawn(self, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return random inputs like an example."""
@@ -54,7 +54,7 @@ class RegionInputs:
         domain = positive_domain(self.region.traced, example)
         kept = drawn if domain is None else domain.keep(drawn)
         placed = (tensor.to(self.target.torch_device) for tensor in kept)
-        return tuple(_laid_out(tensor, like) for tensor, like in zip(placed, example, strict=True))
+        return tuple(laid_out(tensor, like) for tensor, like in zip(placed, example, strict=True))
 
     def known(self, plan: RegionPlan, tensors: Any) -> dict[str, Tensor]:
         """Return inputs of the region by the names that a plan has for them."""
@@ -105,16 +105,6 @@ class RegionInputs:
         except SuperoptError as error:
             return f"its kernels do not take other sizes: {first_line(error)}"
         return None if report.accurate else "wrong at other sizes"
-
-
-def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a tensor's numbers in the strides of another; of those that share a place there, one."""
-    if tensor.stride() == like.stride():
-        return tensor
-    shared = [stride == 0 for stride in like.stride()]
-    first = tensor[tuple(slice(0, 1) if one else slice(None) for one in shared)]
-    fresh = torch.empty_strided(first.shape, like.stride(), dtype=tensor.dtype, device=tensor.device)
-    return fresh.copy_(first).expand(like.shape)
 
 
 def scaled(subgraph: Subgraph, factor: float) -> tuple[Tensor, ...] | None:

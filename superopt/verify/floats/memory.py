@@ -1,11 +1,11 @@
-"""Memory: where large tensors lie, one after the other: fresh memory takes longer than a matmul."""
+"""Memory: where tensors lie: large ones one after the other, as fresh memory takes longer than a matmul."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Memory"]
+__all__ = ["Memory", "laid_out", "lying_apart"]
 
 _LARGE = 2**16  # elements from which memory is used again
 
@@ -31,3 +31,19 @@ class Memory:
         """Whether a tensor lies in this memory, so that another may overwrite it."""
         start = tensor.untyped_storage().data_ptr()
         return any(held.untyped_storage().data_ptr() == start for _, held in self._held.values())
+
+
+def lying_apart(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor that have memory of their own: one of those that an `expand` repeats."""
+    if 0 not in tensor.stride():
+        return tensor
+    return tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())]
+
+
+def laid_out(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor's numbers in the strides of another; of those that share a place there, one."""
+    if tensor.shape == like.shape and tensor.stride() == like.stride():
+        return tensor
+    first = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in like.stride())]
+    fresh = torch.empty_strided(first.shape, like.stride(), dtype=tensor.dtype, device=tensor.device)
+    return fresh.copy_(first).expand(like.shape)

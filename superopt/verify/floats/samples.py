@@ -7,6 +7,7 @@ they can be, which every dtype holds exactly: then a comparison comes out alike 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_map
 
 from superopt.trace.capture.tape import parts_of
 from superopt.verify.floats.focus import Focus
-from superopt.verify.floats.memory import Memory
+from superopt.verify.floats.memory import Memory, laid_out, lying_apart
 
 __all__ = [
     "DIRECTED",
@@ -136,9 +137,11 @@ def sample(
 ) -> tuple[Any, ...]:
     """Return inputs like the given ones, floats and booleans drawn anew; all else is kept.
 
-    With a focus, integers are drawn too where any number is valid, and directed distributions aim at
-    what the focus names. With a memory, large tensors lie there until the next ones are drawn. Where numbers
-    are missing, they are of the input at the position `lacking`, or of one that the seed chooses.
+    Every other distribution repeats numbers where an example does, as after `expand`; in the others they
+    differ, as a program may be called with either. With a focus, integers are drawn too where any number is
+    valid, and directed distributions aim at what the focus names. With a memory, large tensors lie there
+    until the next ones are drawn. Where numbers are missing, they are of the input at the position `lacking`,
+    or of one that the seed chooses.
     """
     memory = memory or Memory()
     number = [*DISTRIBUTIONS, *DIRECTED, MISSING, MINUS_INFINITY].index(name)
@@ -162,9 +165,13 @@ def sample(
         if not isinstance(value, Tensor):
             return value
         position, count = count, count + 1
+        made = partial(numbers, position)
+        return _once(made, value) if number % 2 == 0 else made(value)
+
+    def numbers(position: int, value: Tensor) -> Tensor:
         random = random_on(_device(value))
         if value.dtype == torch.bool:
-            return _booleans(value, random)
+            return _like(value, _booleans(value, random))
         if not value.dtype.is_floating_point:
             extent = dict(focus.labels).get(position) if focus is not None else None
             if extent:
@@ -204,8 +211,12 @@ def beside(drawn: Sequence[Any], *, seed: int) -> tuple[Any, ...]:
             randoms[value.device] = torch.Generator(value.device).manual_seed(seed)
         wide = torch.promote_types(value.dtype, torch.float32)
         share = _BESIDE * torch.finfo(value.dtype).eps
-        factors = _normal(value.shape, randoms[value.device], wide).mul_(share).add_(1)
-        return _like(value, factors.mul_(value).to(value.dtype))
+
+        def near(value: Tensor) -> Tensor:
+            factors = _normal(value.shape, randoms[value.device], wide).mul_(share).add_(1)
+            return _like(value, factors.mul_(value).to(value.dtype))
+
+        return _once(near, value)
 
     return tuple(tree_map(changed, drawn))
 
@@ -217,12 +228,15 @@ def _is_long(value: Tensor) -> bool:
 
 
 def _like(value: Tensor, drawn: Tensor) -> Tensor:
-    """Return numbers in the memory layout of an example."""
-    drawn = drawn.to(value.dtype)
-    if 0 in value.stride() or drawn.stride() == value.stride():
-        return drawn
-    fresh = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_device(value))
-    return fresh.copy_(drawn)
+    """Return numbers in the memory layout of an example; where that repeats numbers, as they are drawn."""
+    repeats = lying_apart(value).shape != value.shape
+    return drawn.to(value.dtype) if repeats else laid_out(drawn.to(value.dtype), value)
+
+
+def _once(made: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
+    """Return what is made of a tensor, once for all of its numbers that share a place in memory."""
+    found = made(lying_apart(value))
+    return found if found.shape == value.shape else found.expand(value.shape)
 
 
 class _Pool:
@@ -376,7 +390,9 @@ def typical(inputs: Sequence[Any], *, seed: int = 0) -> tuple[Any, ...]:
 
     def scaled(value: Any) -> Any:
         floats = isinstance(value, Tensor) and value.dtype.is_floating_point and value.dtype.itemsize > 1
-        return value.mul_(max(value.shape[-1], 1) ** -0.5) if floats and value.dim() > 1 else value
+        if not floats or value.dim() < 2:
+            return value
+        return _once(lambda one: one.mul_(max(value.shape[-1], 1) ** -0.5), value)
 
     return tuple(tree_map(scaled, sample("normal", inputs, seed=seed)))
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from superopt.verify.floats.comparison import Comparison
 from superopt.verify.floats.coverage import Sight, Watch
 from superopt.verify.floats.focus import Focus
+from superopt.verify.floats.memory import laid_out
 from superopt.verify.floats.samples import DIRECTED, sample, tensors_of
 
 __all__ = ["seek"]
@@ -112,7 +113,7 @@ def _changed(drawn: tuple[Any, ...], focus: Focus, random: torch.Generator) -> t
         change: Change = (_CHANGES[6], _CHANGES[4])[below(2)]
     elif twins and focus.ties and below(2):
         twin = twins[below(len(twins))]
-        return _with(drawn, chosen, twin.to(chosen.dtype))
+        return _with(drawn, chosen, twin.to(chosen.dtype, copy=True))
     else:
         change = _CHANGES[below(len(_CHANGES))]
     return _with(drawn, chosen, change(chosen.double(), number).to(chosen.dtype))
@@ -120,7 +121,5 @@ def _changed(drawn: tuple[Any, ...], focus: Focus, random: torch.Generator) -> t
 
 def _with(drawn: tuple[Any, ...], old: Tensor, new: Tensor) -> tuple[Any, ...]:
     """Return inputs with one tensor in the place of another, in the same memory layout."""
-    if 0 not in old.stride():
-        fresh = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device=old.device)
-        new = fresh.copy_(new)
+    new = laid_out(new, old)
     return tuple(tree_map(lambda value: new if value is old else value, drawn))
