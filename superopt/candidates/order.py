@@ -7,7 +7,7 @@ measurements are kept for the next time.
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -226,12 +226,23 @@ def _race(configs: Configs, number: int) -> dict[str, Any]:
 
 
 def likely(
-    base: Candidate, number: int, order: ConfigurationOrder, count: int, *, apart: bool = False
+    base: Candidate,
+    number: int,
+    order: ConfigurationOrder,
+    count: int,
+    *,
+    apart: bool = False,
+    roundings: Collection[Any] | None = None,
 ) -> list[Any]:
-    """Return the configurations of a kernel worth compiling, the likeliest first; `apart`: in other tiles."""
+    """Return the configurations of a kernel worth compiling, the likeliest first.
+
+    `apart` asks for other tiles each, `roundings` for products that are rounded in one of these ways.
+    """
     current = base.configs[number]
     ranked = order.ranked(base.mugraph, base.configs, number)
     found = [config for config, _ in ranked if config != current and _is_allowed(base, number, config)]
+    if roundings is not None:
+        found = [one for one in found if one.rounding in roundings]
     if apart:
         first = {one.tiles: one for one in reversed(found) if one.tiles != current.tiles}
         found = [one for one in found if first.get(one.tiles) is one]

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -219,6 +219,8 @@ class Context:
     ids: set[str] = field(default_factory=set)  # ids that candidates of the region have
     checked: str | None = None  # the id of the candidate that passed the check in floats
     best_us: float = inf  # the least time that was told of
+    # How each kernel may round, where no check in floats follows; None: in any way.
+    roundings: Sequence[Collection[Any]] | None = None
 
     def new_id(self, base: Candidate) -> str:
         """Return an id for a variant of a candidate, which no candidate of the region has."""

@@ -65,6 +65,8 @@ def _variants(
 ) -> Iterator[Candidate]:
     """Yield the candidate with other configurations of one kernel, the likeliest first, in time."""
     state = context.state
+    roundings = None if context.roundings is None else context.roundings[number]
+    configs = likely(base, number, state.order, count, roundings=roundings)
     variants = [
         predicted(
             replace(
@@ -74,7 +76,7 @@ def _variants(
             ),
             state.target,
         )
-        for at, config in enumerate(likely(base, number, state.order, count), 1)
+        for at, config in enumerate(configs, 1)
     ]
     if state.target.cost_device().timed and base.predicted_us is not None:
         variants = [one for one in variants if one.us <= _WORSE * base.predicted_us]

@@ -8,7 +8,7 @@ import torch
 import superopt
 from superopt.cache import Cache
 from superopt.candidates import Candidate
-from superopt.candidates.order import ConfigurationOrder
+from superopt.candidates.order import ConfigurationOrder, likely
 from superopt.ir import fuse, parse_graph
 from superopt.targets import config_json, pick_target
 from superopt.tune import Measurement
@@ -179,3 +179,21 @@ def test_the_first_few_are_not_all_of_the_same_tiles() -> None:
     assert len(set(tiles[:6])) >= 3
     assert {config_json(config)["descriptors"] for config, _ in ranked[:8]} == {False, True}
     assert max(times[:6]) <= 1.3 * times[0]  # and all of them are worth a try
+
+
+def test_only_configurations_that_round_as_is_allowed_are_likely() -> None:
+    target = pick_target("cpu")
+    text = "graph g\naxes m=64 k=64 n=64\nin x: f32[m, k]\nin w: f32[k, n]\n"
+    graph = parse_graph(f"{text}t1 = contract[k](x, w)\nout y: f32[m, n] = t1\n")
+    mugraph = fuse(graph)
+    base = Candidate("1", graph, mugraph, target.default_configs(mugraph))
+    known = [config for config, _ in ConfigurationOrder(target).ranked(mugraph, base.configs, 0)]
+    other = replace(known[-1], filtered=True)
+
+    class Order:
+        def ranked(self, *_: object) -> list[tuple[object, float]]:
+            return [(one, 1.0) for one in (*known, other)]
+
+    assert other in likely(base, 0, Order(), 99)
+    allowed = likely(base, 0, Order(), 99, roundings={known[0].rounding})
+    assert allowed == [one for one in known if one != base.configs[0]]
