@@ -8,14 +8,14 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, NoReturn
 
-from superopt.candidates.candidate import Candidate, RegionCandidates
+from superopt.candidates.candidate import RegionCandidates
 from superopt.candidates.order import RankedBy
 from superopt.candidates.parts import region_name
-from superopt.candidates.sizes import bucket, mugraph_for, resized
+from superopt.candidates.sizes import resized
 from superopt.codegen.forms import Ready
 from superopt.driver import Search
 from superopt.errors import InputError, SuperoptError, first_line
-from superopt.funnel.assembly import Alone, as_kernel, assemble, in_parts
+from superopt.funnel.assembly import Alone, assemble, in_parts
 from superopt.ir import Graph, Program
 from superopt.live.arguments import (
     bound,
@@ -28,8 +28,8 @@ from superopt.live.arguments import (
 from superopt.live.binding import Binding
 from superopt.live.calls import ArgumentForms, Calls, call_key, calling
 from superopt.live.modes import Modes
+from superopt.live.other_sizes import Call, OtherSizes
 from superopt.live.ranges import open_axes
-from superopt.live.retuned import retuned
 from superopt.live.sizes import built_at, described, read_sizes, same_at_one, same_program
 from superopt.options import OptimizeOptions
 from superopt.result.codec import result_json, write_json
@@ -60,10 +60,10 @@ _CALLS = 256  # combinations of shapes, strides and dtypes for which calls are p
 class Optimized:
     """A function that computes what the original does, by the fastest correct program found.
 
-    Call it like the original. Sizes may differ from those it was made for: the same muGraphs serve
-    them, by the default configuration of each range of sizes (`OptimizeOptions.retune` races some). The
-    original computes where the program is another one: at sizes where a tensor was 1 long and no longer is,
-    for other numbers, ranks, dtypes and devices. An InputError is what neither takes.
+    Call it like the original. Sizes may differ from those it was made for: where the same muGraphs are equal
+    there too, they serve them, by the default configuration of each range of sizes (`OptimizeOptions.retune`
+    races some). The original computes where the program is another one: at sizes where a tensor was 1 long
+    and no longer is, for other numbers, ranks, dtypes and devices. An InputError is what neither takes.
 
     The kernels compute no gradients and know nothing of autocast: where those are wanted the original
     computes. So it does under transforms (torch.func), while it is traced or compiled by PyTorch, and where
@@ -128,7 +128,7 @@ class Optimized:
         self._not_kept = ""  # why the original computes: nothing made of weights is kept any more
         self._open_axes = result.open_axes
         self._whole: Program | None = None  # the program as it was traced, not in parts
-        self._made: dict[object, Kernel] = {}
+        self._others = OtherSizes(result.regions, self._kernels, result.target, self._mind)
         self._modes = Modes()
         self._begin()
         self._theirs = None if self._is_ours or function is None else self._chosen()
@@ -352,24 +352,19 @@ class Optimized:
             return assemble(traced, {})
         if traced is None:
             return self._left(inputs, "another program")
-        made: list[str] = []
         try:
-            kernels = {
-                plan.goal.name: self._kernel(plan.goal.name, plan.chosen, traced, inputs, made)
-                for plan in self.regions
-                if plan.chosen is not None
-            }
-            program = assemble(traced, kernels)
+            served = self._others.served(Call(inputs, traced, self.original, self.options))
+            program = assemble(traced, served.kernels)
             program(*inputs)
-            if compared:
+            if compared or served.unsure:
                 self._check_floats(program, inputs)
         except Exception as error:  # a compiler or a driver may raise anything; the original still computes
             reason = first_line(error)
             log.warning("%s: the original computes %s: %s", self._name, described(inputs), reason)
             self.elsewhere[described(inputs)] = reason
             return self.original if self.function else assemble(traced, {})
-        if made:
-            log.info("%s: kernels for %s: %s", self._name, described(inputs), ", ".join(made))
+        if served.made:
+            log.info("%s: kernels for %s: %s", self._name, described(inputs), ", ".join(served.made))
         return program
 
     def _left(self, inputs: tuple[Any, ...], why: str) -> Function:
@@ -392,7 +387,7 @@ class Optimized:
         return tried
 
     def _check_floats(self, program: Function, inputs: tuple[Any, ...]) -> None:
-        """Raise InputError where kernels err more than PyTorch at sizes that no axis was traced for."""
+        """Raise InputError where kernels err more than PyTorch, at sizes for which nothing is proven."""
         # Comparisons were seen both ways where the kernels were made; here some may have one outcome only.
         report = compare_floats(
             self.original, program, inputs, distributions=("normal",), seed=self.options.seed
@@ -424,25 +419,3 @@ class Optimized:
         sizes = {region.graph.name: region.graph.sizes for region in found.program.regions}
         parts = [resized(plan.goal, sizes[region_name(plan.goal)]) for plan in self.regions]
         return in_parts(found, parts), False
-
-    def _kernel(
-        self, name: str, chosen: Candidate, traced: Traced, inputs: tuple[Any, ...], made: list[str]
-    ) -> Kernel:
-        """Return the kernel of a region for the sizes of a program, made where there is none yet."""
-        goal = next(one.graph for one in traced.program.regions if one.graph.name == name)
-        mugraph = mugraph_for(chosen.mugraph, resized(chosen.run, goal.sizes))
-        place = bucket(mugraph)
-        if place == bucket(chosen.mugraph):
-            return self._kernels[name]
-        key = name, place
-        if key not in self._made:
-            configs = self.target.default_configs(mugraph)
-            made.append(f"{name} by {'tuned' if self.options.retune else 'default'} configurations")
-            tuned = None
-            if self.options.retune:
-                again = Candidate(name, chosen.graph, mugraph, configs, once=chosen.once)
-                tuned = retuned(goal, again, self.original, traced, inputs, self.target, self.options)
-            made_now = tuned or as_kernel(goal, chosen, self.target.make(mugraph, configs))
-            self._made[key] = made_now
-            self._mind(made_now)
-        return self._made[key]

@@ -7,7 +7,11 @@ import pytest
 import torch
 
 import superopt
-from superopt import InputError
+from superopt import InputError, Optimized
+from superopt.candidates import Candidate
+from superopt.fate import Fate, Kind
+from superopt.ir import fuse, live_graph
+from superopt.live import other_sizes
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -162,6 +166,76 @@ def test_retuning_races_configurations_for_new_sizes(best, random, in_use, caplo
     with caplog.at_level(logging.INFO, "superopt"):
         torch.testing.assert_close(served(*inputs), best.function(*inputs), rtol=1e-4, atol=1e-4)
     assert "by tuned configurations" in caplog.text
+
+
+def doubled_mean(x: torch.Tensor) -> torch.Tensor:
+    return x.mean(-1) * 2
+
+
+@pytest.fixture(scope="module")
+def at_two(quick, random, in_use) -> Optimized:
+    """Twice the mean of two numbers, by a graph that adds them up."""
+    best = superopt.optimize(doubled_mean, *random((6, 2)), options=replace(quick, measure=False))
+    [region] = best.regions
+    goal = region.goal
+    value = next(at for at, step in goal.numbered if step.op == "sum")
+    graph = live_graph(replace(goal, outputs=(replace(goal.outputs[0], value=value),)))
+    mugraph = fuse(graph)
+    chosen = Candidate("1", graph, mugraph, best.target.default_configs(mugraph), Fate("choose", Kind.CHOSEN))
+    best.result = replace(best.result, regions=(replace(region, candidates=(chosen,)),))
+    return in_use(best)
+
+
+def test_a_graph_that_is_equal_at_its_own_sizes_alone_serves_no_others(at_two, random, caplog) -> None:
+    for shape, served in (((6, 2), True), ((9, 2), True), ((6, 3), False), ((6, 64), False)):
+        (x,) = random(shape)
+        torch.testing.assert_close(at_two(x), doubled_mean(x))
+        assert (f"f32[{shape[0]}, {shape[1]}]" not in at_two.elsewhere) == served
+    assert "is equal only at the sizes it was built for" in caplog.text
+
+
+def test_loaded_without_its_function_it_serves_no_others_either(at_two, random, tmp_path) -> None:
+    at_two.save(tmp_path / "result.json")
+    served = superopt.load(tmp_path / "result.json")
+    for shape in ((9, 2), (6, 3)):
+        (x,) = random(shape)
+        torch.testing.assert_close(served(x), doubled_mean(x))
+    assert list(served.elsewhere) == ["f32[6, 3]"]
+
+
+def test_what_is_not_proven_in_time_is_compared_in_floats(
+    at_two, best, random, in_use, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(other_sizes, "_PROOFS_S", 0.0)
+    (x,) = random((6, 3))
+    torch.testing.assert_close(in_use(at_two)(x), doubled_mean(x))
+    assert "the original computes f32[6, 3]: floats (f32)" in caplog.text
+    served = in_use(best)
+    inputs = random((7, 64), (64,), (64, 96))
+    torch.testing.assert_close(served(*inputs), best.function(*inputs), rtol=1e-4, atol=1e-4)
+    assert not served.elsewhere
+
+
+def test_retuning_races_no_kernel_that_rounds_otherwise(best, random, in_use, monkeypatch) -> None:
+    served = in_use(best)
+    [region] = served.regions
+    served.options = replace(best.options, retune=True)
+    raced: list[Candidate] = []
+
+    def noted(stages, candidates, context):
+        raced.extend(candidates)
+        assert all(
+            {None if one is None else one.rounding} <= {*allowed, None}
+            for one, allowed in zip(region.chosen.configs, context.roundings, strict=True)
+        )
+        return candidates
+
+    monkeypatch.setattr(other_sizes, "run", noted)
+    wide = tuple(range(len(region.chosen.mugraph.kernels)))
+    chosen = replace(region.chosen, wide=wide)
+    served._others._regions = [replace(region, candidates=(chosen,))]
+    served(*random((40, 64), (64,), (64, 96)))
+    assert [one.wide for one in raced] == [wide]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,120 @@
+"""Other sizes: the kernels of a program at sizes other than those it was built for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any
+
+from superopt.candidates.candidate import Candidate, RegionCandidates
+from superopt.candidates.proof import SizeProofs
+from superopt.candidates.sizes import bucket, mugraph_for, resized
+from superopt.errors import InputError
+from superopt.funnel import RETUNING, Context, Limits, State, run
+from superopt.funnel.assembly import as_kernel
+from superopt.funnel.predict import predicted
+from superopt.ir import Graph, MuGraph
+from superopt.options import OptimizeOptions
+from superopt.targets import Kernel, Target
+from superopt.trace.traced import Traced
+
+__all__ = ["Call", "OtherSizes", "Served"]
+
+_PROOFS_S = 0.5  # the most seconds that a call at new sizes spends on proofs, of all its regions
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call at other sizes: its inputs, the program at these sizes, and what computes the same."""
+
+    inputs: tuple[Any, ...]
+    traced: Traced
+    original: Callable[..., Any]
+    options: OptimizeOptions
+
+
+@dataclass(slots=True)
+class Served:
+    """The kernels of a program at some sizes."""
+
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    made: list[str] = field(default_factory=list)  # those made for these sizes, in words
+    unsure: list[str] = field(default_factory=list)  # regions whose graphs were not proven here in time
+
+
+class OtherSizes:
+    """Proves that the graphs of a program hold at other sizes; makes kernels for each range of sizes once."""
+
+    def __init__(
+        self,
+        regions: Sequence[RegionCandidates],
+        kernels: Mapping[str, Kernel],
+        target: Target,
+        on_made: Callable[[Kernel], None],
+    ) -> None:
+        self._regions = regions
+        self._kernels = kernels
+        self._target = target
+        self._on_made = on_made
+        self._made: dict[object, Kernel] = {}
+        self._proofs = SizeProofs()
+
+    def served(self, call: Call) -> Served:
+        """Return the kernels for a call; InputError where a graph is another function at its sizes."""
+        end = perf_counter() + _PROOFS_S
+        found = Served()
+        goals = {one.graph.name: one.graph for one in call.traced.program.regions}
+        for region in self._regions:
+            if region.chosen is None:
+                continue
+            goal = goals[region.goal.name]
+            if not self._holds(region.goal, region.chosen, goal, end):
+                found.unsure.append(goal.name)
+            found.kernels[goal.name] = self._kernel(goal, region.chosen, call, found)
+        return found
+
+    def _holds(self, built: Graph, chosen: Candidate, goal: Graph, end: float) -> bool:
+        """Return whether a graph is proven to compute a region of a call; InputError where it does not."""
+        if goal.sizes == built.sizes:
+            return True
+        verdict = self._proofs.verdict(built, chosen, goal, end=end)
+        if verdict.witness is not None:
+            raise InputError(f"the graph of {goal.name} is equal only at the sizes it was built for")
+        return verdict.equal
+
+    def _kernel(self, goal: Graph, chosen: Candidate, call: Call, found: Served) -> Kernel:
+        """Return the kernel of a region for the sizes of a call, made where there is none yet."""
+        mugraph = mugraph_for(chosen.mugraph, resized(chosen.run, goal.sizes))
+        place = bucket(mugraph)
+        if place == bucket(chosen.mugraph):
+            return self._kernels[goal.name]
+        key = goal.name, place
+        if key not in self._made:
+            tuned = call.options.retune
+            found.made.append(f"{goal.name} by {'tuned' if tuned else 'default'} configurations")
+            kernel = self._retuned(goal, chosen, mugraph, call) if tuned else None
+            if kernel is None:
+                made = self._target.make(mugraph, self._target.default_configs(mugraph))
+                kernel = as_kernel(goal, chosen, made)
+            self._made[key] = kernel
+            self._on_made(kernel)
+        return self._made[key]
+
+    def _retuned(self, goal: Graph, chosen: Candidate, mugraph: MuGraph, call: Call) -> Kernel | None:
+        """Return the kernel of a candidate in the best of the configurations that are raced for its sizes.
+
+        They round like the default ones or like those that were checked in floats, as no check follows here.
+        """
+        target, options = self._target, call.options
+        configs = target.default_configs(mugraph)
+        candidate = Candidate(goal.name, chosen.graph, mugraph, configs, once=chosen.once, wide=chosen.wide)
+        limits = Limits(seconds=options.seconds / 2)
+        options = replace(options, guarded=False)
+        state = State(call.original, call.traced, call.inputs, target, options, limits)
+        context = Context(state, goal, recalled=False, share=1.0)
+        context.roundings = [
+            {one.rounding for one in pair if one is not None}
+            for pair in zip(configs, chosen.configs or configs, strict=True)
+        ]
+        with state.ready():
+            tuned = run(RETUNING, [predicted(candidate, target)], context)
+        return context.kernels.get(tuned[0].id)
