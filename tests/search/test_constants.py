@@ -2,8 +2,10 @@
 
 import pytest
 
+from superopt.candidates.sizes import mugraph_for, resized
 from superopt.driver import RegionSearch, search
-from superopt.ir import parse_graph
+from superopt.ir import MuGraph, parse_graph
+from superopt.verify.graphs.equality import equal_graphs
 
 HEAD = """graph goal
 axes m=16 k=48
@@ -108,3 +110,48 @@ def test_the_logarithm_of_any_number_stays() -> None:
     for steps in ("a = log(x)\nc = exp(a)", "a = mul(x, x)\nc = log(a)"):
         for one in searched(steps).found:
             assert "log" in {step.op for step in one.graph.steps}
+
+
+SHORT = {  # goals with axes of two positions, and other lengths of these axes
+    "twice the mean of two": (
+        """graph goal
+axes m=16 k=2
+in x: f32[m, k]
+a = sum[k](x)
+b = size[k]()
+c = div(a, b)
+d = const[2]()
+e = mul(c, d)
+out y: f32[m] = e
+""",
+        {"k": 5},
+    ),
+    "means along two axes of two": (
+        """graph goal
+axes m=2 k=2 n=64
+in x: f32[m, k, n]
+a = sum[m](x)
+b = size[m]()
+c = div(a, b)
+d = sum[k](x)
+e = size[k]()
+f = div(d, e)
+g = sub(x, c)
+h = sub(g, f)
+out y: f32[m, k, n] = h
+""",
+        {"m": 5},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_nothing_stands_for_the_length_of_a_short_axis(name: str) -> None:
+    text, sizes = SHORT[name]
+    goal = parse_graph(text)
+    (region,) = search(goal).regions
+    there = resized(goal, sizes)
+    assert len(region.found) > 1
+    for one in region.found:
+        graph = mugraph_for(MuGraph(one.graph, ()), there).graph
+        assert equal_graphs(there, graph).equal, one.graph

@@ -117,10 +117,10 @@ def tiny_sizes(
 ) -> Tiny:
     """Return sizes for all axes of some graphs: neighbours differ, and every variant differs.
 
-    With `symbolic` the extents of axes that stand for more positions are left open. `links` are further
-    pairs of axes to treat alike. With `narrow`, an axis whose positions never meet (nothing reduces,
-    renames, selects or indexes it) is evaluated on one position, unless two axes of one graph are linked,
-    where a swap must show. `smallest` gives every axis the least that says much.
+    With `symbolic` the extents of axes whose positions nothing tells apart are left open, so that no number
+    stands for one. `links` are further pairs of axes to treat alike. With `narrow`, an axis whose positions
+    never meet (nothing reduces, renames, selects or indexes it) is evaluated on one position, unless two axes
+    of one graph are linked, where a swap must show. `smallest` gives every axis the least that says much.
     With `guess`, axes that integers look things up in stay short: what seems equal there is to be proven.
     """
     real: dict[str, int] = {}
@@ -163,7 +163,8 @@ def tiny_sizes(
     extents: dict[str, int] = {}
     for axis, size in real.items():
         group = groups[axis]
-        if len(places[group]) == size or group in uses.read_apart:
+        seen = len(places[group]) == size and (size < 2 or not symbolic)
+        if seen or group in uses.read_apart:
             extents[axis] = len(places[group])
         elif not symbolic:
             extents[axis] = size
