@@ -122,11 +122,7 @@ class PlanCache:
                 "preset": self._options.preset,
                 "measured": self._measured,
                 "kept": _KEPT if self._measured else "all",
-                "search": {
-                    name: str(value)
-                    for name, value in asdict(self._options.searching).items()
-                    if name != "seed"
-                },
+                "search": self._options.searching.key_parts(),
             },
             **{**versions(), **self._target.key_parts()},
         )

@@ -7,7 +7,7 @@ the region is searched anew.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from superopt.cache import Cache, Key, Record, key_of, program_text, versions
@@ -29,7 +29,7 @@ log = logging.getLogger("superopt")
 
 Parts = list[tuple[Graph, tuple[Found, ...]]]
 
-_ELSEWHERE = ("workers", "checkpoint", "resume", "seed")  # options that do not change what is found
+_ELSEWHERE = ("workers", "checkpoint", "resume")  # options that do not change what is found
 _SEARCHERS = ("egglog", "z3-solver")
 
 
@@ -63,7 +63,7 @@ def keep_search(cache: Cache, search: Search, options: SearchOptions) -> None:
 
 
 def _key(region: Graph, options: SearchOptions) -> Key:
-    settings = {name: str(value) for name, value in asdict(options).items() if name not in _ELSEWHERE}
+    settings = {name: value for name, value in options.key_parts().items() if name not in _ELSEWHERE}
     return key_of(
         "search",
         program=program_text(region),

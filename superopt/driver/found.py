@@ -1,7 +1,8 @@
 """Found: what a search is told, what it tells meanwhile, and what it finds."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +43,16 @@ class SearchOptions:
     resume: bool = False
     engine: str = "processes"  # what runs the workers: processes, mpi or ray
     rules: Path | None = None  # a file of discovered rules, which are further axioms
+
+    def key_parts(self) -> dict[str, str]:
+        """Return the settings by name, as keys of the cache have them; the seed changes nothing.
+
+        A file of rules stands for what is in it: another one may come to lie under its name.
+        """
+        found = {name: str(value) for name, value in asdict(self).items() if name != "seed"}
+        if self.rules is not None and Path(self.rules).is_file():
+            found["rules"] = hashlib.sha256(Path(self.rules).read_bytes()).hexdigest()
+        return found
 
 
 @dataclass(frozen=True, slots=True)

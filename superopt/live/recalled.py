@@ -135,14 +135,13 @@ def _key(traced: Traced, inputs: tuple[Any, ...], options: OptimizeOptions, targ
     chosen = asdict(options)
     for name in ("seed", "search", "cache", "recall"):
         chosen.pop(name)
-    search = {name: str(value) for name, value in asdict(options.search).items() if name != "seed"}
     try:
         return key_of(
             "result",
             program=print_program(traced.program),
             options={
                 **chosen,
-                "search": search,
+                "search": options.search.key_parts(),
                 "inputs": inputs_json(inputs),
                 "data": [not one.is_meta for one in tensors_of(inputs)],
                 "threads": torch.get_num_threads(),
