@@ -24,6 +24,7 @@ from superopt.errors import SuperoptError
 from superopt.ir import Graph, Program, release_shifts
 from superopt.options import OptimizeOptions
 from superopt.targets import Target
+from superopt.weights.division import divided
 
 __all__ = ["PlanCache"]
 
@@ -63,11 +64,13 @@ class PlanCache:
         if record.data.get("version") != VERSION:
             _say_old()
             return None
+        saved = {f"{region.name}{part}": one for part, one in saved.items()}
         parts = parts_of(release_shifts(region), saved)
         if parts is None or {part.name for part in parts} != set(saved):
             return None
         dropped = dropped if isinstance(dropped, dict) else {}
-        found = [self._recalled(part, saved[part.name], dropped.get(part.name)) for part in parts]
+        cut = {f"{region.name}{part}": one for part, one in dropped.items()}
+        found = [self._recalled(part, saved[part.name], cut.get(part.name)) for part in parts]
         return found if all(any(one.is_kept for one in part.candidates) for part in found) else None
 
     def _keep(self, region: Graph, parts: Sequence[RegionCandidates]) -> None:
@@ -77,14 +80,16 @@ class PlanCache:
         data = {
             "version": VERSION,
             "parts": {
-                part.goal.name: [
+                part.goal.name.removeprefix(region.name): [
                     candidate_json(replace(one, sources=()))
                     for one in (_best(part) if self._measured else part.candidates)
                 ]
                 for part in parts
             },
             "dropped": {
-                part.goal.name: [] if self._measured else [asdict(one) for one in part.dropped]
+                part.goal.name.removeprefix(region.name): []
+                if self._measured
+                else [asdict(one) for one in part.dropped]
                 for part in parts
             },
         }
@@ -94,7 +99,7 @@ class PlanCache:
         candidates: list[Candidate] = []
         for data in saved if isinstance(saved, list) else ():
             try:
-                candidate = candidate_from_json(data, self._target)
+                candidate = _named(candidate_from_json(data, self._target), goal.name)
                 verdict = proven_by_graph(goal, candidate.graph, candidate.mugraph, candidate.once)
             except SuperoptError as error:
                 log.warning("cache: a plan of %s is not used: %s", goal.name, error)
@@ -126,6 +131,25 @@ class PlanCache:
             },
             **{**versions(), **self._target.key_parts()},
         )
+
+
+def _named(candidate: Candidate, name: str) -> Candidate:
+    """Return a candidate for a goal of another name: the text of a program does not depend on names."""
+    old, run = candidate.graph.name, candidate.mugraph.graph
+    if name == old or not run.name.startswith(old):
+        return candidate
+    graph = replace(candidate.graph, name=name)
+    kept: dict[str, str] = {}  # tensors that are made once are named after the graph
+    if candidate.once:
+        before, after = (divided(one, candidate.once).once.outputs for one in (candidate.graph, graph))
+        kept = {one.port.name: other.port.name for one, other in zip(before, after, strict=True)}
+    inputs = tuple(replace(port, name=kept.get(port.name, port.name)) for port in run.inputs)
+    run = replace(run, name=name + run.name.removeprefix(old), inputs=inputs)
+    kernels = tuple(
+        replace(one, name=name + one.name.removeprefix(old)) if one.name.startswith(old) else one
+        for one in candidate.kernels
+    )
+    return replace(candidate, graph=graph, mugraph=replace(candidate.mugraph, graph=run), kernels=kernels)
 
 
 def _best(part: RegionCandidates) -> list[Candidate]:

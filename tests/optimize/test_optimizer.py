@@ -184,7 +184,8 @@ def test_what_was_best_before_needs_no_search(
         swapped = {**good, "mugraph": re.sub(r"\br?sqrt\(", "square(", good["mugraph"])}
         assert swapped != good
         saved = [{"graph": wrong}, {"no": 1}, 7, swapped]
-        cache.put(key_of("plan", **entry.parts), Record({**old, "parts": {goal.goal.name: saved}}, "wrong"))
+        parts = dict.fromkeys(old["parts"], saved)
+        cache.put(key_of("plan", **entry.parts), Record({**old, "parts": parts}, "wrong"))
     third = superopt.optimize(norm_linear, *inputs, options=kept)
     torch.testing.assert_close(third(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
     assert not third.regions[0].recalled

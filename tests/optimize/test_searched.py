@@ -13,9 +13,15 @@ import superopt
 import superopt.driver
 from superopt import OptimizeOptions, SearchOptions
 from superopt.cache import Cache, Record, key_of
+from superopt.candidates import Candidate, RegionCandidates
+from superopt.candidates.plan_cache import PlanCache
 from superopt.candidates.search_cache import keep_search, recall_search
 from superopt.cli import main
+from superopt.fate import Fate, Kind
+from superopt.ir import Program, Region, fuse, parse_graph
+from superopt.targets import pick_target
 from superopt.trace import trace
+from superopt.weights.division import divided
 
 pytestmark = pytest.mark.usefixtures("everything_fits")
 
@@ -215,3 +221,48 @@ def test_a_record_that_claims_something_else_is_not_used(
     cache.put(key, Record(changed, "changed"))
     assert recall_search(cache, program, options) is None
     assert "a search of norm_linear is not used" in caplog.text
+
+
+def test_rules_are_known_by_what_is_in_their_file(cache: Cache, tmp_path: Path) -> None:
+    program = trace(stable_softmax, *half((8, 32))).program
+    found = superopt.search(program, options=SEARCH)
+    rules = tmp_path / "rules.json"
+    rules.write_text("one")
+    options = replace(SEARCH, rules=rules)
+    keep_search(cache, found, options)
+    assert recall_search(cache, program, options) is not None
+    rules.write_text("another")
+    assert recall_search(cache, program, options) is None
+    rules.rename(tmp_path / "moved.json")
+    (tmp_path / "moved.json").write_text("one")
+    assert recall_search(cache, program, replace(SEARCH, rules=tmp_path / "moved.json")) is not None
+
+
+def scaled(name: str) -> Program:
+    """Return a program of one region, which multiplies two weights with each other."""
+    graph = parse_graph(
+        f"graph {name}\naxes m=8 k=16 n=24\nin x: f32[m, k]\nin g: f32[k] constant\n"
+        "in w: f32[k, n] constant\nt3 = mul(g, w)\nt4 = contract[k](x, t3)\nout y: f32[m, n] = t4\n"
+    )
+    return Program(name, graph.inputs, (Region(graph),), ("y",))
+
+
+@pytest.mark.parametrize("once", [(), (3,)], ids=["nothing", "a weight"])
+def test_a_plan_serves_a_program_under_another_name(cache: Cache, once: tuple[int, ...]) -> None:
+    target, options = pick_target("cpu"), replace(PLAN, target="cpu")
+    program = scaled("one")
+    [goal] = [region.graph for region in program.regions]
+    mugraph = fuse(divided(goal, once).run if once else goal)
+    chosen = Candidate(
+        "1", goal, mugraph, target.default_configs(mugraph), Fate("choose", Kind.CHOSEN), once=once
+    )
+    plans = PlanCache(options, target)
+    plans.keep(program, [RegionCandidates(goal, (chosen,))])
+    for name in ("one", "another"):
+        found = plans.recall(scaled(name))
+        assert found is not None
+        [[one]] = [part.candidates for part in found]
+        assert one.graph.name == found[0].goal.name
+        assert one.run.inputs == one.mugraph.graph.inputs
+        assert one.mugraph.graph.name == one.run.name
+    assert cache.info().entries["plan"] == 1
