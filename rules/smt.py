@@ -63,6 +63,10 @@ class SubexpressionOracle:
         self._owner = 0
         self._known: dict[bytes, Answer] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the solver, which each process makes for itself."""
+        return {**self.__dict__, "_query": None}
+
     def admits(self, term: Sequence[Node]) -> Answer:
         """Return the answer for a term's last node; the nodes stand in topological order."""
         key = _digest(term)

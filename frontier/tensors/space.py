@@ -10,7 +10,7 @@ every tensor is admitted; the ablation measures what that costs.
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -41,6 +41,10 @@ def _ranked(code: int, classes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(classes)) if OPERATORS[code] in COMMUTATIVE else classes
 
 
+def _never() -> bool:
+    return False
+
+
 class TensorSpace:
     """All tensors that the goal's e-graph admits, as a shared space of the engine."""
 
@@ -57,7 +61,7 @@ class TensorSpace:
         prune: Prune = "egraph",
         oracle: SubexpressionOracle | None = None,
         nested: Mapping[int, int] | None = None,
-        stop: Callable[[], bool] = lambda: False,
+        stop: Callable[[], bool] = _never,
     ) -> None:
         self.stop = stop
         self.goal = goal
@@ -88,6 +92,10 @@ class TensorSpace:
             elif len(args) == 3:
                 self._ternary.append((code, attr, args))
         self._operators = sorted({(node.op, node.attr) for node in goal.nodes if node.op != "leaf"})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out `stop`, which asks this process; another one is told to stop by its transport."""
+        return {**self.__dict__, "stop": _never}
 
     def fingerprint(self) -> str:
         """Return a text that identifies this space: the goal, the pruning, and the seed of the field."""
