@@ -8,7 +8,7 @@ egglog. When a limit stopped saturation the table says so, and a miss means "unk
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 
@@ -44,6 +44,7 @@ class Table:
     rounds: int
     truncated: str | None  # the limit that stopped saturation, None where it is complete
     constants: tuple[Fraction, ...] = ()  # constants that saturation made; they become leaves of the goal
+    late: bool = False  # whether it would have gone further with more time, or without an interrupt
 
     @property
     def nodes(self) -> int:
@@ -85,7 +86,7 @@ def saturate(
         return table
     # Constants and logarithms may swell the e-graph beyond the limits; without them it may be complete.
     again = _saturated(goal, limits, stop, more, plain=True, weights=weights)
-    return table if again.truncated else again
+    return table if again.truncated else replace(again, late=again.late or table.late)
 
 
 def _saturated(
@@ -100,6 +101,7 @@ def _saturated(
     start = time.perf_counter()
     running = Running(goal, plain=plain, more=more, weights=weights)
     truncated: str | None = None
+    late = False
     rounds = 0
     while truncated is None:
         if plain:
@@ -115,12 +117,12 @@ def _saturated(
         if running.nodes > limits.nodes:
             truncated = f"limit of {limits.nodes} e-nodes"
         elif time.perf_counter() - start > limits.seconds:
-            truncated = f"limit of {limits.seconds:g} s"
+            truncated, late = f"limit of {limits.seconds:g} s", True
         elif rounds >= limits.rounds:
             truncated = f"limit of {limits.rounds} rounds"
         elif stop is not None and stop():
-            truncated = "interrupted"
-    return _Export(running, len(goal.leaves)).table(rounds, truncated)
+            truncated, late = "interrupted", True
+    return replace(_Export(running, len(goal.leaves)).table(rounds, truncated), late=late)
 
 
 _CODE = {op: code for code, op in enumerate(OPERATORS)}

@@ -33,6 +33,10 @@ class _Running(Protocol):
 
     options: SearchOptions
 
+    @property
+    def limit(self) -> str:
+        """What ends the search when `out_of_time` says so."""
+
     def out_of_time(self) -> bool:
         """Whether to stop and give the best so far."""
 
@@ -40,8 +44,7 @@ class _Running(Protocol):
 def search_further(region: RegionSearch, along: Along, run: _Running) -> RegionSearch:
     """Return a search of a goal with all that is found beyond it."""
     end = time.perf_counter() + _SHARE * run.options.seconds
-    if not run.out_of_time():
-        region = _corrected(region, run)
+    region = _cut(region, f"corrections: {run.limit}") if run.out_of_time() else _corrected(region, run)
     for kind in dict.fromkeys(one.name for one in refinements(region.goal)):
         region = _refined(region, kind, along, run, end)
     return region
@@ -50,13 +53,13 @@ def search_further(region: RegionSearch, along: Along, run: _Running) -> RegionS
 def _refined(region: RegionSearch, kind: str, along: Along, run: _Running, end: float) -> RegionSearch:
     """Return a search with what is found once windows are taken apart in one way, one after another."""
     graph, done = region.goal, set[str]()
-    while not run.out_of_time():
-        if time.perf_counter() > end:
-            return replace(region, notes=(*region.notes, f"{kind}: not all tried, its time was over"))
+    while True:
         again = (one for one in refinements(graph) if one.name == kind and one.window not in done)
         refinement = next(again, None)
         if refinement is None:
             break
+        if run.out_of_time() or time.perf_counter() > end:
+            return _cut(region, f"{kind}: not all tried, its time was over")
         done.add(refinement.window)
         more = along(graph, refinement)
         if more is None:
@@ -74,14 +77,17 @@ def _refined(region: RegionSearch, kind: str, along: Along, run: _Running, end: 
 def _corrected(region: RegionSearch, run: _Running) -> RegionSearch:
     """Return a search with programs that compute most of a value in another way, and the rest again."""
     proven: list[Found] = []
-    left_out = 0
+    left_out, late = 0, False
     for one in corrected(region.goal):
         graph = canonical(one.graph)
         bound = bound_of(graph, (), run.options.weights)
         tried = (Found(graph, bound, None, correction=str(one)),)
-        found = verified(region.goal, tried, run.options.seed, _SHARE * run.options.seconds)
+        found, short = verified(region.goal, tried, run.options.seed, _SHARE * run.options.seconds)
+        late |= short
         proven += found
         left_out += not found
+    if late:
+        region = _cut(region, f"corrections: {left_out} not proven, its time was over")
     notes = (f"{left_out} corrected graphs are left out: not shown to be equal",) if left_out else ()
     return replace(
         region,
@@ -89,6 +95,11 @@ def _corrected(region: RegionSearch, run: _Running) -> RegionSearch:
         statistics=replace(region.statistics, graphs=region.statistics.graphs + len(proven)),
         notes=(*region.notes, *notes),
     )
+
+
+def _cut(region: RegionSearch, why: str) -> RegionSearch:
+    """Return a search that a limit has stopped."""
+    return replace(region, truncated=(*region.truncated, why))
 
 
 def _joined(region: RegionSearch, more: RegionSearch, run: _Running) -> RegionSearch:
@@ -105,4 +116,5 @@ def _joined(region: RegionSearch, more: RegionSearch, run: _Running) -> RegionSe
         found=selected(sorted(found.values(), key=by_bound), run.options.max_graphs),
         statistics=statistics,
         notes=(*region.notes, *more.notes),
+        truncated=tuple(dict.fromkeys((*region.truncated, *more.truncated))),
     )

@@ -155,18 +155,22 @@ def selected(found: Sequence[Found], count: int) -> tuple[Found, ...]:
 
 def verified(
     goal: Graph, found: Sequence[Found], seed: int | None, seconds: float | None = None
-) -> tuple[Found, ...]:
-    """Return the graphs that are proven equal, with their verdicts; another was merged by an unlucky draw.
+) -> tuple[tuple[Found, ...], bool]:
+    """Return the graphs that are proven equal, with their verdicts, and whether time was short for others.
 
-    The proofs take at most so many seconds, but for that of the original, which always stays.
+    What is not equal was merged by an unlucky draw. The proofs take at most so many seconds, but for that of
+    the original, which always stays.
     """
+    from superopt.verify.graphs.equality import LATE
     from superopt.verify.graphs.many import equal_to_all
 
     verdicts = equal_to_all(goal, [one.graph for one in found], seed=seed, seconds=seconds)
     proven = []
+    late = False
     for one, verdict in zip(found, verdicts, strict=True):
         if one.is_original and not verdict.equal and seconds is not None:
             [verdict] = equal_to_all(goal, [one.graph], seed=seed)
         if verdict.equal:
             proven.append(replace(one, verdict=verdict))
-    return tuple(proven)
+        late |= verdict.unknown and LATE in verdict.notes
+    return tuple(proven), late

@@ -56,6 +56,7 @@ _PROOFS, _WINDOW_PROOFS = 0.5, 0.1
 _QUESTION_MS = 50
 _VALUE_BYTES = 400 << 20  # memory for field values, each tensor on the whole grid
 _DEFAULTS = SearchOptions()
+_NOTHING = SearchStatistics(0, 0, 0, 0, 0, 0, (), {}, {})
 
 
 def search(
@@ -132,6 +133,11 @@ class _Run:
         """The time until the deadline."""
         return max(self.deadline - time.perf_counter(), 0.0)
 
+    @property
+    def limit(self) -> str:
+        """What ends the search when `out_of_time` says so."""
+        return "interrupted" if self.interrupted else f"seconds limit ({self.options.seconds:g} s)"
+
     def out_of_time(self) -> bool:
         """Whether to stop and give the best so far."""
         return self.interrupted or self.seconds_left <= 0
@@ -155,11 +161,13 @@ class _Run:
         large = sum(step.op in REDUCTIONS for step in graph.steps) > _TOO_MANY_REDUCTIONS
         halves = halves_of(graph) if large else None
         attempt = None
+        late: tuple[str, ...] = ()
         if halves is None:
             attempt = self._prepare(graph, clock)
             large = not fits(attempt.goal)
             if (attempt.table.truncated or large) and not self.out_of_time():
                 halves = halves_of(graph)  # a goal too large for its e-graph, or its grid, is two goals
+                late = attempt.late
                 if halves is None and large:
                     yield self._unsearched(graph, f"{len(attempt.goal.groups)} axes are too many")
                     return
@@ -167,7 +175,8 @@ class _Run:
                     attempt = self._prepare(graph, clock, last=True)
         if halves is not None:
             for half in halves:
-                yield from self.search_graph(half)
+                for region in self.search_graph(half):
+                    yield replace(region, truncated=(*late, *region.truncated))
         elif attempt is None or self.out_of_time():
             yield self._unsearched(graph)
         else:
@@ -185,6 +194,8 @@ class _Run:
             if not fits(goal) or self.options.prune != "egraph":
                 return None
             attempt = self._attempted(goal.graph, goal, {}, limits)
+        if attempt.late:
+            return RegionSearch(graph, (), replace(_NOTHING, phase_ms=clock.ms), attempt.late)
         return None if attempt.table.truncated else self._search_goal(attempt, clock)
 
     def _prepare(self, graph: Graph, clock: Clock, *, last: bool = False) -> "_Attempt":
@@ -207,7 +218,8 @@ class _Run:
         if not fits(attempt.goal):
             return replace(whole, notes=("reductions stay whole: with them split there are too many axes",))
         if attempt.table.truncated:
-            return replace(whole, notes=(f"reductions stay whole: {attempt.table.truncated}",))
+            why = f"reductions stay whole: {attempt.table.truncated}"
+            return replace(whole, cut=(why,)) if attempt.late else replace(whole, notes=(why,))
         return attempt
 
     def _saturated(
@@ -231,16 +243,16 @@ class _Run:
 
     def _unsearched(self, graph: Graph, why: str = "") -> RegionSearch:
         """Return a region as it came: there is no time left for it, unless another reason is given."""
-        why = why or ("interrupted" if self.interrupted else f"seconds limit ({self.options.seconds:g} s)")
+        why = why or self.limit
         original = canonical(graph)
         found = Found(original, bound_of(original, (), self.options.weights), None, is_original=True)
-        statistics = SearchStatistics(0, 0, 0, 0, 0, 1, (), {}, {})
-        return RegionSearch(graph, verified(graph, (found,), self.options.seed), statistics, (why,))
+        proven, _ = verified(graph, (found,), self.options.seed)
+        return RegionSearch(graph, proven, replace(_NOTHING, graphs=1), (why,))
 
     def _search_goal(self, attempt: "_Attempt", clock: Clock) -> RegionSearch:
         graph, goal, table = attempt.graph, attempt.goal, attempt.table
         machine = Machine()
-        truncated = [f"saturation: {table.truncated}"] if table.truncated else []
+        truncated = [f"saturation: {table.truncated}"] if table.truncated else list(attempt.late)
         with clock.phase("explore"):
             space = TensorSpace(
                 goal,
@@ -258,11 +270,14 @@ class _Run:
         with clock.phase("derive"), interrupts_noted(self):
             self.report("derive", graph.name)
             universe = universe_of(space, exploration, machine, self.options.weights)
-            found, graphs = self._derive(attempt, universe, machine)
+            found, graphs, cut = self._derive(attempt, universe, machine)
             reached = None not in universe.roots
         with clock.phase("verify"), interrupts_noted(self):
             self.report("verify", graph.name)
-            proven = verified(graph, found, self.options.seed, self._proving_s(attempt.goal))
+            proven, late = verified(graph, found, self.options.seed, self._proving_s(attempt.goal))
+        if not truncated:  # a phase that was cut cuts those after it
+            short = {"derivation": cut, "proofs": late}
+            truncated += [f"{phase}: {self.limit}" for phase, ended in short.items() if ended]
         notes = attempt.notes
         if len(proven) < len(found):
             notes += (
@@ -319,13 +334,20 @@ class _Run:
 
     def _derive(
         self, attempt: "_Attempt", universe: Universe, machine: Machine
-    ) -> tuple[tuple[Found, ...], int]:
-        """Return the best graphs, the original among them, and how many different ones there were."""
+    ) -> tuple[tuple[Found, ...], int, bool]:
+        """Return the best graphs with the original, how many there were, and whether time ended it."""
         original = canonical(attempt.graph)
         graphs: dict[str, tuple[Graph, tuple[Split, ...]]] = {str(original): (original, ())}
         roots = [root for root in universe.roots if root is not None]
+        cut = False
         if len(roots) == len(universe.roots):
-            most, stop = 4 * self.options.max_graphs, self.out_of_time
+            most = 4 * self.options.max_graphs
+
+            def stop() -> bool:
+                nonlocal cut
+                cut = self.out_of_time()
+                return cut
+
             derivations, _ = derive(universe.arcs, roots, count=most, pass_us=machine.pass_us, stop=stop)
             for derivation in derivations:
                 made = graph_of(attempt.goal, tuple(roots), derivation)
@@ -337,7 +359,7 @@ class _Run:
             for text, (graph, left) in graphs.items()
         ]
         found.sort(key=by_bound)
-        return selected(found, self.options.max_graphs), len(found)
+        return selected(found, self.options.max_graphs), len(found), cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,3 +371,11 @@ class _Attempt:
     halves: Mapping[str, tuple[str, str]]
     table: Table
     notes: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()  # what was given up because it took too long
+
+    @property
+    def late(self) -> tuple[str, ...]:
+        """What more time might have changed."""
+        if not self.table.late:
+            return self.cut
+        return (f"saturation: {self.table.truncated or 'it took too long with its constants'}", *self.cut)

@@ -25,14 +25,16 @@ from superopt.verify.seeds import fresh_seed
 from superopt.verify.verdict import ENOUGH, Verdict, combined
 from superopt.verify.words import functions, knows_in_part, too_likely
 
-__all__ = ["equal_graphs"]
+__all__ = ["LATE", "equal_graphs"]
+
+LATE = "the time for proofs was over"
+"""The note of a verdict that more time might have changed."""
 
 _BITS = 60
 _VARIANTS = (0, 1)
 _DEFINED = 4000
 _SHARE = 0.1  # of the time that is left, for the proof of one inner value
 _LEAST_S = 0.2  # seconds that it gets as long as any are left
-_LATE = "the time for proofs was over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,10 @@ def equal_graphs(
     """
     start = perf_counter()
     effort = _Effort(trials, fresh_seed() if seed is None else seed, bits, end)
-    return replace(_equal(a, b, effort), seconds=perf_counter() - start)
+    verdict = _equal(a, b, effort)
+    if verdict.unknown and effort.is_over() and LATE not in verdict.notes:
+        verdict = replace(verdict, notes=(*verdict.notes, LATE))
+    return replace(verdict, seconds=perf_counter() - start)
 
 
 def _equal(a: Graph, b: Graph, effort: _Effort) -> Verdict:
@@ -87,7 +92,7 @@ def _equal(a: Graph, b: Graph, effort: _Effort) -> Verdict:
     if same_outputs(left, right):
         return _same(aligned, effort.seed)
     if effort.is_over():
-        return Verdict("unknown", notes=(_LATE,), seed=effort.seed)
+        return Verdict("unknown", notes=(LATE,), seed=effort.seed)
     if reads_windows(a) or reads_windows(b):
         return _through_windows(a, b, effort)
     if plain := plain_integers(left, right):
@@ -205,7 +210,7 @@ def _decide(facts: Facts, effort: _Effort, *, sealed: bool, ranked: bool = False
             exact &= setting.exact
             finding = _compared(setting, tally, effort.trials)
         except OutOfTimeError:
-            finding = Finding(notes=(_LATE,))
+            finding = Finding(notes=(LATE,))
         witness = finding.witness
         total += tally.kept
         notes |= dict.fromkeys(finding.notes)
