@@ -7,6 +7,7 @@ classes. Where saturation was cut short a miss means "unknown", and then z3 is a
 every tensor is admitted; the ablation measures what that costs.
 """
 
+import hashlib
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from superopt.cache import versions
 from superopt.frontier.engine.interface import Keys, Rows
 from superopt.frontier.tensors.grid import Grid
 from superopt.rules.saturate import Table
@@ -98,8 +100,15 @@ class TensorSpace:
         return {**self.__dict__, "stop": _never}
 
     def fingerprint(self) -> str:
-        """Return a text that identifies this space: the goal, the pruning, and the seed of the field."""
-        return f"tensors/2 {self.prune} seed={self.grid.seed}\n{self.table.truncated}\n{self.goal.graph}"
+        """Return a text that identifies this space: goal, e-graph, pruning, the seed of the field, and code.
+
+        States have the numbers of their classes, so a checkpoint is of one e-graph, which depends on rules,
+        on the policy for weights, and sometimes on the time that there was.
+        """
+        table = (self.table.entries, self.table.class_of_leaf, self.table.constants)
+        digest = hashlib.sha256(repr(table).encode()).hexdigest()[:16]
+        version = versions()["superopt"]
+        return f"tensors/3 {self.prune} seed={self.grid.seed} e-graph={digest} {version}\n{self.goal.graph}"
 
     def roots(self) -> Rows:
         """Return the leaves: inputs, constants, extents and masks."""

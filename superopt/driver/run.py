@@ -1,5 +1,6 @@
 """Run: a search of a whole program, region by region, within limits of time that Ctrl-C may cut short."""
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -193,7 +194,7 @@ class _Run:
             goal = goal_of(refinement.of(graph), names, refinement.rules)
             if not fits(goal) or self.options.prune != "egraph":
                 return None
-            attempt = self._attempted(goal.graph, goal, {}, limits)
+            attempt = replace(self._attempted(goal.graph, goal, {}, limits), is_refined=True)
         if attempt.late:
             return RegionSearch(graph, (), replace(_NOTHING, phase_ms=clock.ms), attempt.late)
         return None if attempt.table.truncated else self._search_goal(attempt, clock)
@@ -263,7 +264,7 @@ class _Run:
                 stop=self.out_of_time,
                 nested={goal.bit(outer): goal.bit(inner) for outer, inner in attempt.halves.values()},
             )
-            exploration = self._explore(space, graph.name)
+            exploration = self._explore(space, attempt)
             if exploration.stopped:
                 truncated.append(f"exploration: {exploration.stopped}")
                 self.interrupted |= exploration.stopped == "interrupted"
@@ -302,11 +303,13 @@ class _Run:
             return _WINDOW_PROOFS * self.options.seconds
         return max(_PROOFS * self.options.seconds, self.seconds_left)
 
-    def _explore(self, space: TensorSpace, name: str) -> Exploration:
-        checkpoint = None
+    def _explore(self, space: TensorSpace, attempt: "_Attempt") -> Exploration:
+        checkpoint, name = None, attempt.graph.name
         if self.options.checkpoint is not None:
             self.options.checkpoint.mkdir(parents=True, exist_ok=True)
-            checkpoint = self.options.checkpoint / f"{name}.ckpt"
+            # Which goals with new axes are searched depends on what was found before.
+            end = f".{_digest(space.fingerprint())}" if attempt.is_refined else ""
+            checkpoint = self.options.checkpoint / f"{name}{end}.ckpt"
         return explore(
             space,
             workers=self.options.workers,
@@ -372,6 +375,7 @@ class _Attempt:
     table: Table
     notes: tuple[str, ...] = ()
     cut: tuple[str, ...] = ()  # what was given up because it took too long
+    is_refined: bool = False  # whether the goal has axes that only rules of its windows name
 
     @property
     def late(self) -> tuple[str, ...]:
@@ -379,3 +383,7 @@ class _Attempt:
         if not self.table.late:
             return self.cut
         return (f"saturation: {self.table.truncated or 'it took too long with its constants'}", *self.cut)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -3,18 +3,21 @@
 import json
 import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from superopt.driver import Progress, RegionSearch, Search, SearchOptions, search
+from superopt.driver import Progress, RegionSearch, Search, SearchOptions, derived, search
 from superopt.driver import run as driver
-from superopt.errors import InputError
+from superopt.errors import CheckpointError, InputError
 from superopt.frontier.tensors.graphs import canonical
 from superopt.ir import Graph, parse_graph
 from superopt.trace import trace
@@ -26,6 +29,19 @@ from superopt.workloads import WORKLOADS
 def graph_of(name: str, **sizes: int) -> Graph:
     item = WORKLOADS[name]
     return trace(item.function, *item.inputs(**sizes), name=name.replace("-", "_")).graph
+
+
+STRIDED = parse_graph(
+    """graph strided
+axes b=1 f=2 h=3 c=2 r=3 h1=5
+in x: f32[b, c, h1]
+in k: f32[f, c, r]
+t = window[h1 = 2*h + r - 1](x)
+t2 = contract[c, r](t, k)
+out y: f32[b, f, h] = t2
+"""
+)
+WINDOWS = SearchOptions(max_graphs=4)
 
 
 def originals(region: RegionSearch) -> list[Graph]:
@@ -261,3 +277,108 @@ def test_an_interrupt_between_two_phases_is_one_too(monkeypatch: pytest.MonkeyPa
     [region] = result.regions
     assert [one.is_original for one in region.found] == [True]
     assert any("interrupted" in why for why in region.truncated)
+
+
+# -- what the clock cuts short is not complete
+
+
+def test_what_there_was_no_time_to_prove_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    equal = many.equal_graphs
+
+    def late(a: Graph, b: Graph, *, seed: int | None, end: float) -> Verdict:
+        return equal(a, b, seed=seed, end=0.0 if end < math.inf else end)
+
+    monkeypatch.setattr(many, "equal_graphs", late)
+    result = search(graph_of("matmul"), options=SearchOptions(split=False))
+    assert result.truncated == ()  # its graph is the original
+    result = search(graph_of("rmsnorm-linear"), options=SearchOptions(split=False))
+    assert result.truncated == ("rmsnorm_linear: proofs: seconds limit (60 s)",)
+
+
+def test_a_derivation_that_the_clock_ends_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    derive = driver.derive
+
+    def late(*arguments: object, **options: object) -> object:
+        monkeypatch.setattr(driver._Run, "out_of_time", lambda run: True)
+        return derive(*arguments, **options)
+
+    monkeypatch.setattr(driver, "derive", late)
+    result = search(graph_of("rmsnorm-linear"), options=SearchOptions(split=False))
+    assert result.truncated == ("rmsnorm_linear: derivation: seconds limit (60 s)",)
+
+
+@pytest.mark.parametrize("by_clock", [True, False])
+def test_reductions_that_are_not_split_for_want_of_time_are_a_limit(
+    by_clock: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saturate, asked = driver.saturate, []
+
+    def late(*arguments: object, **options: object) -> object:
+        asked.append(1)
+        table = saturate(*arguments, **options)
+        return table if len(asked) == 1 else replace(table, truncated="limit of 1 x", late=by_clock)
+
+    monkeypatch.setattr(driver, "saturate", late)
+    [region] = search(graph_of("matmul")).regions
+    assert len(asked) == 2
+    why = ("reductions stay whole: limit of 1 x",)
+    assert (region.truncated, region.notes) == ((why, ()) if by_clock else ((), why))
+
+
+@pytest.fixture(scope="module")
+def of_windows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Search, Path]:
+    """A search of a goal with windows, and its checkpoints."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return search(STRIDED, options=replace(WINDOWS, checkpoint=folder)), folder
+
+
+def test_windows_that_are_not_taken_apart_for_want_of_time_are_a_limit(
+    of_windows: tuple[Search, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert of_windows[0].truncated == ()
+    monkeypatch.setattr(derived, "_SHARE", 0.0)
+    [region] = search(STRIDED, options=WINDOWS).regions
+    assert [why for why in region.truncated if "not all tried, its time was over" in why]
+
+
+# -- checkpoints of goals with windows, and spaces that travel
+
+
+def test_resuming_a_search_of_windows_gives_the_same(of_windows: tuple[Search, Path]) -> None:
+    whole, folder = of_windows
+    names = sorted(path.name for path in folder.iterdir())
+    assert "strided.ckpt" in names
+    assert len(names) > 1
+    resumed = search(STRIDED, options=replace(WINDOWS, checkpoint=folder, resume=True))
+    assert texts(resumed) == texts(whole)
+    assert sorted(path.name for path in folder.iterdir()) == names
+
+
+def test_a_checkpoint_of_another_e_graph_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, options = graph_of("matmul"), SearchOptions(checkpoint=tmp_path)
+    search(graph, options=options)
+    search(graph, options=replace(options, resume=True))
+    saturate = driver.saturate
+
+    def other(*arguments: object, **options: object) -> object:
+        table = saturate(*arguments, **options)
+        return replace(table, entries=table.entries[:-1])
+
+    monkeypatch.setattr(driver, "saturate", other)
+    with pytest.raises(CheckpointError, match="is of another search"):
+        search(graph, options=replace(options, resume=True))
+
+
+@pytest.mark.parametrize("prune", ["egraph", "z3"])
+def test_a_space_travels_without_what_asks_its_process(prune: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    explore = driver.explore
+    lock = threading.Lock()  # as those that show progress hold; nothing of the kind can travel
+
+    def travelled(space: object, **options: object) -> object:
+        return explore(pickle.loads(pickle.dumps(space)), **options)
+
+    monkeypatch.setattr(driver, "explore", travelled)
+    options = SearchOptions(prune=prune, split=False)  # type: ignore[arg-type]
+    found = search(graph_of("matmul"), options=options, on_progress=lambda _, lock=lock: None)
+    monkeypatch.setattr(driver, "explore", explore)
+    assert texts(found) == texts(search(graph_of("matmul"), options=options))
