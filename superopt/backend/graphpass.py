@@ -21,7 +21,7 @@ from superopt.backend.cut import Cut, device_of
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.mode import mode_of
 from superopt.backend.deferred.queue import bound_queue, defer_graph
-from superopt.backend.region import Region
+from superopt.backend.region import RECORDS, Region
 from superopt.backend.region_plan import REGION, calls_directly, plan_of
 from superopt.cache import Key, versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
@@ -67,6 +67,7 @@ class RegionPass(CustomGraphPass):
         told = (
             *(
                 versions(),
+                RECORDS,
                 parts,
                 options.budget_s,
                 options.preset,

@@ -1,11 +1,15 @@
 """Region: a piece of a graph as algebra, traced once, with the key by which its decision is kept."""
 
+import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, TypeVar
 
+import sympy
 import torch
 from torch import Tensor, fx
+from torch.utils._sympy.functions import FloorDiv
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.subgraph import Subgraph
@@ -23,6 +27,7 @@ from superopt.trace.capture.tape import refs
 from superopt.weights.division import run_part
 
 __all__ = [
+    "RECORDS",
     "CopyError",
     "OpaqueError",
     "Region",
@@ -36,7 +41,11 @@ __all__ = [
 
 T = TypeVar("T")
 
-_RECORDS = 7  # the version of decisions in the cache
+RECORDS = 8
+"""The version of decisions in the cache."""
+
+_GROWTH = 3  # sizes that are symbols are tried at so much more than was seen
+_MOST_GROWTH = 4096  # tensors that are larger by more are not drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,7 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
     if not goal.inputs:
         raise SuperoptError("its results do not depend on any tensor")
     options = {
-        "backend": _RECORDS,
+        "backend": RECORDS,
         "preset": ledger.options.preset,
         "verify": ledger.options.verify,
         "weights": ledger.options.weights,
@@ -82,6 +91,8 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
         "results": list(program.outputs),
         "symbols": [str(torch.Size(tensor.shape)) for tensor in subgraph.example(_others(subgraph))],
     }
+    if subgraph.symbols:
+        options["elsewhere"] = _text_elsewhere(subgraph)
     parts = {**versions(), **target.key_parts()}
     key = key_of("plan", program=program_text(goal), options=options, **parts)
     return Region(subgraph, traced, goal, program.outputs, key, target.floor_us(goal) or 0.0)
@@ -158,24 +169,58 @@ class OpaqueError(SuperoptError):
         self.reasons = reasons  # by operator
 
 
-def _others(subgraph: Subgraph, apart: int = 2) -> dict[Any, int]:
+def _others(subgraph: Subgraph, growth: int = _GROWTH, apart: int = 2) -> dict[Any, int]:
     """Return other sizes of all symbols, each by so much more than the one before."""
-    return {symbol: size + 3 + apart * at for at, (symbol, size) in enumerate(subgraph.hints().items())}
+    return {symbol: size + growth + apart * at for at, (symbol, size) in enumerate(subgraph.hints().items())}
 
 
 def at_other_sizes(subgraph: Subgraph) -> tuple[tuple[Tensor, ...], Traced] | None:
     """Return inputs of other sizes and the program traced on them, or None where no other sizes work.
 
-    Symbols may depend on one another without a word, as the lengths of keys and of their mask do: where
-    sizes that grow differently do not fit together, all grow by as much.
+    All sizes that are divided have another quotient and another remainder there. Where a module does not
+    take such sizes, which may have to be divisible, others are tried. Symbols may depend on one another
+    without a word, as the lengths of keys and of their mask do: where sizes that grow differently do not fit
+    together, all grow by as much.
     """
-    for apart in (2, 0):
-        example = subgraph.example(_others(subgraph, apart))
-        try:
-            return example, traced_algebra(subgraph, example)
-        except (SuperoptError, RuntimeError):  # superopt's own, or PyTorch's where shapes do not match
-            continue
+    wanted = _uneven_growth(_divisors(subgraph))
+    for growth in dict.fromkeys((wanted, _GROWTH)) if wanted <= _MOST_GROWTH else ():
+        for apart in (growth - 1, 0):
+            example = subgraph.example(_others(subgraph, growth, apart))
+            try:
+                return example, traced_algebra(subgraph, example)
+            except (SuperoptError, RuntimeError):  # superopt's own, or PyTorch's where shapes do not match
+                continue
     return None
+
+
+def _uneven_growth(divisors: Collection[int]) -> int:
+    """Return the least growth that is larger than all divisors, and that none of them divides."""
+    least = max([_GROWTH - 1, *divisors]) + 1
+    return next(growth for growth in count(least) if all(growth % one for one in divisors))
+
+
+def _divisors(subgraph: Subgraph) -> set[int]:
+    """Return the numbers above 1 by which a subgraph, or the shape of an input, divides sizes."""
+    nodes = subgraph.module.graph.find_nodes(op="call_function", target=operator.floordiv)
+    sizes = [size for layout in subgraph.layouts() for part in layout for size in part]
+    divisions = [
+        division
+        for size in sizes
+        if isinstance(size, torch.SymInt)
+        for division in size.node.expr.atoms(FloorDiv)
+    ]
+    told = [node.args[1] for node in nodes] + [division.args[1] for division in divisions]
+    return {int(one) for one in told if isinstance(one, int | sympy.Integer) and one > 1}
+
+
+def _text_elsewhere(subgraph: Subgraph) -> str:
+    """Return the text of the goal at other sizes, where a number read off a size is another constant.
+
+    Without it, two regions with equal goals at the sizes seen would share a decision: one divides by 16, the
+    other one by a size that was 16.
+    """
+    found = at_other_sizes(subgraph)
+    return "none" if found is None else program_text(found[1].program.regions[0].graph)
 
 
 def blank_of(region: Region) -> Decision:

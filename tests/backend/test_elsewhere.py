@@ -3,37 +3,37 @@
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
 import pytest
 import torch
+from deferred.conftest import Regions, regions
+from torch import Tensor
 
-from superopt.backend import budget
+from superopt.backend.cache import keep, known_decision
 from superopt.backend.checks import elsewhere
 from superopt.backend.checks.inputs import RegionInputs, scaled
-from superopt.backend.region import Region, blank_of
+from superopt.backend.decision import Ledger
+from superopt.backend.options import BackendOptions
+from superopt.backend.region import Region, _uneven_growth, blank_of
+from superopt.backend.region_plan import plan_of as read
+from superopt.ir import print_graph
 from superopt.rivals import inductor
 from superopt.rivals.inductor import alone
 from superopt.targets import pick_target
 
-from .conftest import Host
+from .conftest import plan_of
 from .modules import Mlp
+
+__all__ = ["regions"]
 
 
 @pytest.fixture
-def region(monkeypatch: pytest.MonkeyPatch) -> Region:
+def region(regions: Regions) -> Region:
     """A region whose rows are a symbol, as torch.compile gives it."""
-    found: list[Region] = []
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            budget,
-            "known_decision",
-            lambda region, ledger: found.append(region) or replace(blank_of(region), why="a test"),
-        )
-        with torch.no_grad():
-            torch.compile(Mlp(torch.relu, bias=False), backend=Host(), dynamic=True)(torch.randn(6, 8))
-    return found[0]
+    return regions(Mlp(torch.relu, bias=False), torch.randn(6, 8), dynamic=True)[0]
 
 
 def inputs_of(region: Region) -> RegionInputs:
@@ -116,3 +116,74 @@ def test_the_end_of_a_wait_ends_all_threads_that_were_waited_for() -> None:
     other.join()
     assert ended.is_set()
     assert not [one for one in threading.enumerate() if one.name == "superopt" and one.is_alive()]
+
+
+# -- numbers that are read off sizes
+
+OPERANDS = (torch.ones(16, 8), torch.ones(8, 8), torch.ones(8, 8))
+
+
+def by_number(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return (x @ w).relu() @ v / 16
+
+
+def by_float(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return (x @ w).relu() @ v / 16.0
+
+
+def by_size(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return (x @ w).relu() @ v / x.shape[0]
+
+
+def by_blocks(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return (x @ w).relu() @ v / (x.shape[0] // 64 + 1)
+
+
+def by_one(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return (x @ w).relu() @ v / 1
+
+
+def test_a_number_that_is_a_size_is_no_number(regions: Regions) -> None:
+    """Before: the plan that divides by 16 was taken for the function that divides by a size, which was 16."""
+    [number], [like_it], [size] = (
+        regions(one, *OPERANDS, dynamic=True) for one in (by_number, by_float, by_size)
+    )
+    assert print_graph(number.goal) == print_graph(size.goal)
+    found = replace(blank_of(number), taken=True, plan=plan_of(number, pick_target("cpu")), why="a test")
+    ledger = Ledger(BackendOptions())
+    keep(found, number, ledger)
+    assert like_it.key == number.key
+    assert size.key != number.key
+    assert known_decision(like_it, Ledger(BackendOptions())) is not None
+    for known in (ledger, Ledger(BackendOptions())):  # in this process, and in another one
+        assert known_decision(size, known) is None
+
+
+def test_a_number_of_fixed_sizes_is_one(regions: Regions) -> None:
+    [number], [size] = (regions(one, *OPERANDS) for one in (by_number, by_size))
+    assert size.key == number.key
+
+
+@pytest.mark.parametrize("function", [by_size, by_blocks])
+def test_a_plan_with_a_number_of_one_size_serves_no_others(
+    function: Callable[..., Tensor], regions: Regions
+) -> None:
+    [region] = regions(function, *OPERANDS, dynamic=True)
+    plan = read(plan_of(region, pick_target("cpu")))
+    assert inputs_of(region).other_sizes(plan) == "another program at other sizes"
+
+
+def test_a_quotient_of_a_size_is_part_of_the_key(regions: Regions) -> None:
+    [one], [blocks] = (regions(function, *OPERANDS, dynamic=True) for function in (by_one, by_blocks))
+    assert one.key != blocks.key
+
+
+@pytest.mark.parametrize(
+    ("divisors", "growth"),
+    [((), 3), ((2,), 3), ((3,), 4), ((2, 3), 5), ((64,), 65), ((5, 2), 7), ((2, 7), 9)],
+)
+def test_sizes_grow_until_quotients_and_remainders_change(divisors: tuple[int, ...], growth: int) -> None:
+    assert _uneven_growth(divisors) == growth
+    for size in range(1, 200):
+        assert all((size + growth) // one != size // one for one in divisors)
+        assert all((size + growth) % one != size % one for one in divisors)
