@@ -1,3 +1,5 @@
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,53 @@ def test_long_names(tmp_path: Path) -> None:
     place = tmp_path / ("n" * 250)
     replace_text(place, "text")
     assert place.read_text() == "text"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    place = tmp_path / "pipe"
+    os.mkfifo(place)
+    reader = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        replace_text(place, "text")
+        assert os.read(reader, 100) == b"text"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(place.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [place]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_stays_and_leads_to_the_new_content(is_there: bool, tmp_path: Path) -> None:
+    folder, link = tmp_path / "elsewhere", tmp_path / "link"
+    folder.mkdir()
+    if is_there:
+        (folder / "file").write_text("old")
+    link.symlink_to(Path("elsewhere") / "file")
+    replace_text(link, "new")
+    assert link.is_symlink()
+    assert (folder / "file").read_text() == "new"
+    assert list(folder.iterdir()) == [folder / "file"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o444, 0o755])
+def test_a_file_keeps_its_mode(mode: int, tmp_path: Path) -> None:
+    place = tmp_path / "a.json"
+    place.write_text("old")
+    place.chmod(mode)
+    with replacing(place) as file:
+        [scratch] = set(tmp_path.iterdir()) - {place}
+        assert stat.S_IMODE(scratch.stat().st_mode) == mode  # nobody reads it meanwhile who may not
+        file.write(b"new")
+    assert place.read_text() == "new"
+    assert stat.S_IMODE(place.stat().st_mode) == mode
+
+
+def test_what_stdout_is_appended_to_keeps_what_it_has(tmp_path: Path, monkeypatch) -> None:
+    place = tmp_path / "log"
+    place.write_text("before\n")
+    with place.open("a") as stdout:  # as by `superopt ... -o /dev/stdout >> log`
+        monkeypatch.setattr("superopt.files._OUTPUTS", (stdout.fileno(),))
+        replace_text(place, "ours\n")
+        stdout.write("after\n")
+    assert place.read_text() == "before\nours\nafter\n"
