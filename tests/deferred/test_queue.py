@@ -240,3 +240,33 @@ def test_a_key_of_another_version_is_left_out(region: Region, tmp_path: Path) ->
         cache._store.put([changed])
         assert len(cache.records("pending")) == 2
     assert len(pending_items()) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inductor": {"cpp.cxx": ["/tmp/c++"]}},
+        {"inductor": {"cpp.cxx": "/tmp/c++"}},
+        {"inductor": {"cpp.threads": "1) {} int evil("}},
+        {"inductor": {"max_autotune": {"a": 1}}},
+        {"preset": "none"},
+        {"begun": -9},
+        {"gain_us": 10**309},
+        {"after": [[1]]},
+    ],
+    ids=str,
+)
+def test_a_record_of_somebody_else_asks_for_nothing_unknown(changes: dict[str, Any], region: Region) -> None:
+    """`superopt cache import` takes over whatever is of the form of a record."""
+    defer(region, 5.0, ledger())
+    [item] = pending_items()
+    with Cache.open() as cache:
+        cache.put(item.key, Record({**item.to_json(), **changes}))
+    assert pending_items() == []
+
+
+def test_settings_that_are_numbers_and_words_wait(region: Region) -> None:
+    settings = {"max_autotune": True, "max_autotune_gemm_backends": "ATEN,CPP", "cpp.threads": 2}
+    assert not defer(region, 5.0, ledger(inductor={"cpp.cxx": "g++"}))
+    assert defer(region, 5.0, ledger(inductor=settings))
+    assert pending_items()[0].options.inductor == settings

@@ -7,6 +7,8 @@ damaged one is dropped, and a file that cannot be written leaves the queue as it
 
 import contextlib
 import logging
+import re
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from math import isfinite
@@ -24,6 +26,7 @@ from superopt.backend.region import Region, blank_of
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.candidates.typed import typed_fields
 from superopt.errors import InputError
+from superopt.options import PRESETS
 from superopt.rivals.inductor import PASS
 from superopt.targets import pick_target
 from superopt.targets.cuda import is_tf32, tf32_products
@@ -54,7 +57,32 @@ MOST_ITEMS = 256
 _VERSION = 4
 _MOST_BYTES = 4 << 20  # the most that one record may take
 _BOTH_WAYS = 2.0  # times as long as Inductor takes for a graph its race takes at least
-_PLAIN = (bool, int, float, str, type(None))
+_LARGEST = sys.float_info.max  # JSON has larger whole numbers
+_NUMBERS = (bool, int, float, type(None))
+_WORDS = re.compile(r"[A-Z_,]{0,80}")  # such as ATEN,CPP
+_SETTINGS = frozenset(
+    {
+        *(
+            "max_autotune",
+            "max_autotune_gemm",
+            "max_autotune_gemm_backends",
+            "max_autotune_gemm_search_space",
+        ),
+        *(
+            "max_autotune_pointwise",
+            "coordinate_descent_tuning",
+            "triton.cudagraphs",
+            "triton.cudagraph_trees",
+        ),
+        *("epilogue_fusion", "aggressive_fusion", "max_fusion_size", "pattern_matcher", "split_reductions"),
+        *("freezing", "layout_optimization", "shape_padding", "comprehensive_padding", "permute_fusion"),
+        *("emulate_precision_casts", "fx_graph_cache", "cpp.simdlen", "cpp.min_chunk_size", "cpp.threads"),
+    }
+)
+"""The settings of Inductor that an item may hold: none of them names a program, a file or code.
+
+An item may come from somebody else, by `superopt cache import`, and other settings name a compiler.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +188,8 @@ def _item(
     """Return an item, or raise Unportable where another process could not work on it."""
     options = ledger.options
     inductor = {name: value for name, value in options.inductor.items() if name != PASS}
-    if not options.cache or not all(isinstance(value, _PLAIN) for value in inductor.values()):
-        raise Unportable("there is no cache, or Inductor has settings that are no plain data")
+    if not options.cache or not _are_portable(inductor):
+        raise Unportable("there is no cache, or Inductor has settings that do not go to other processes")
     return Pending(
         pending_key(key),
         operators,
@@ -175,6 +203,15 @@ def _item(
         data,
         options.weights,
         tf32=is_tf32(),
+    )
+
+
+def _are_portable(settings: Mapping[str, Any]) -> bool:
+    """Whether settings are known names with numbers or words; whoever reads an item asks again."""
+    return all(
+        name in _SETTINGS
+        and (isinstance(one, _NUMBERS) or (isinstance(one, str) and bool(_WORDS.fullmatch(one))))
+        for name, one in settings.items()
     )
 
 
@@ -255,5 +292,13 @@ def _item_of(key: Key, record: Record | None) -> Pending | None:
         item = Pending(key, **typed_fields(Pending, record.data, _KEPT))
     except InputError:
         return None
-    sound = 1 <= item.threads <= 4096 and isfinite(item.gain_us) and isfinite(item.least_s)
+    sound = (
+        1 <= item.threads <= 4096
+        and item.begun >= 0
+        and abs(item.gain_us) <= _LARGEST
+        and abs(item.least_s) <= _LARGEST
+        and item.preset in PRESETS
+        and all(isinstance(one, str) for one in item.after)
+        and _are_portable(item.inductor)
+    )
     return replace(item, after=tuple(item.after)) if sound else None
