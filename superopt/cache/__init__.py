@@ -12,7 +12,7 @@ Data only: JSON, never code. No fault of the file system stops the work.
 
 from superopt.cache.cache import Cache, Info, close_all
 from superopt.cache.keys import KINDS, PARTS, Key, Kind, key_of, program_text, versions
-from superopt.cache.place import cache_folder
+from superopt.cache.place import cache_folder, locked_file
 from superopt.cache.records import Entry, Record
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "cache_folder",
     "close_all",
     "key_of",
+    "locked_file",
     "program_text",
     "versions",
 ]

@@ -79,7 +79,8 @@ class Cache:
             cache._report("folder", f"there is no cache folder: {reason_of(error)}")
             return cache
         cache = Cache(place, limit_bytes)
-        cache._try(FileStore.connect)
+        with cache._lock:  # a fork in another thread waits: it closes the connection of every cache
+            cache._try(FileStore.connect)
         if cache._store is not None and cache._store.read_only:
             cache._report("read-only", f"cannot write in {place}")
         return cache

@@ -15,6 +15,7 @@ __all__ = [
     "cache_folder",
     "folder_lock",
     "identity",
+    "locked_file",
     "set_aside",
 ]
 
@@ -60,8 +61,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
         return
     import fcntl
 
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with locked_file(folder / "lock") as descriptor:
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
@@ -72,8 +72,39 @@ def folder_lock(folder: Path) -> Iterator[None]:
                     raise
                 time.sleep(0.002)
         yield
+
+
+@contextlib.contextmanager
+def locked_file(path: Path) -> Iterator[int]:
+    """Yield the descriptor of a file that is there to be locked; the lock ends with the block.
+
+    A child that is forked meanwhile closes it at once: else the lock would last as long as the child.
+    """
+    import fcntl
+
+    descriptor, owner = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), os.getpid()
+    _LOCKED.add(descriptor)
+    try:
+        yield descriptor
     finally:
-        os.close(descriptor)
+        if os.getpid() == owner:
+            _LOCKED.discard(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was just forked may still have it
+            os.close(descriptor)
+
+
+_LOCKED: set[int] = set()
+"""The descriptors of the files that this process may have locked."""
+
+
+def _close_in_child() -> None:
+    while _LOCKED:
+        with contextlib.suppress(OSError):
+            os.close(_LOCKED.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 def identity(path: Path) -> tuple[int, int] | None:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from superopt.cache import Cache, Key, Record
+from superopt.cache.place import folder_lock
+from superopt.cache.store import FileStore
 
 Keys = Callable[..., Key]
 Warnings = Callable[[], list[str]]
@@ -194,3 +196,59 @@ def test_a_connection_met_in_another_process_is_left_alone(
         cache.put(plan_key(1), Record({}))
         monkeypatch.undo()
         assert len(cache.entries()) == 2
+
+
+@needs_fork
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python itself warns of forking beside threads")
+def test_a_fork_while_another_thread_opens_the_cache(
+    folder: Path, plan_key: Keys, warnings: Warnings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+    forking = threading.Thread(target=lambda: codes.append(in_child(lambda: None)))
+    plain = FileStore._open
+
+    def opening(self: FileStore) -> None:
+        plain(self)
+        forking.start()
+        forking.join(0.2)  # it waits for the end of this
+
+    monkeypatch.setattr(FileStore, "_open", opening)
+    with Cache.open() as cache:
+        monkeypatch.undo()
+        forking.join()
+        cache.put(plan_key(0), Record({}))
+    assert codes == [0]
+    assert warnings() == []
+
+
+@needs_fork
+def test_a_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
+    begin, end = os.pipe()
+    with folder_lock(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os.read(begin, 1)
+            os._exit(0)
+    try:
+        start = time.monotonic()
+        with folder_lock(tmp_path):
+            assert time.monotonic() - start < 1.0
+    finally:
+        os.write(end, b"x")
+        os.waitpid(child, 0)
+        os.close(begin)
+        os.close(end)
+
+
+@needs_fork
+def test_a_child_that_leaves_the_block_closes_no_other_file(tmp_path: Path) -> None:
+    def work() -> None:
+        with folder_lock(tmp_path):
+            child = os.fork()
+            other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+        if child == 0:
+            os.fstat(other)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+    assert in_child(work) == 0

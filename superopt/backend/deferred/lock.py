@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from superopt.cache import cache_folder
+from superopt.cache import cache_folder, locked_file
 
 __all__ = ["owner_of_lock", "scratch_folder", "tuning"]
 
@@ -30,30 +30,26 @@ def tuning() -> Iterator[bool]:
         return
     import fcntl
 
-    try:
-        folder = cache_folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(folder / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        yield False
-        return
-    try:
+    with contextlib.ExitStack() as stack:
         try:
+            folder = cache_folder()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = stack.enter_context(locked_file(folder / _FILE))
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             yield False
             return
+        owner = os.getpid()
         with contextlib.suppress(OSError):  # a full disk, for example; only people read the number
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, str(os.getpid()).encode())
+            os.write(descriptor, str(owner).encode())
         _sweep(folder)
         try:
             yield True
         finally:
-            with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, 0)
-    finally:
-        os.close(descriptor)
+            if os.getpid() == owner:  # a child has no such descriptor
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, 0)
 
 
 def owner_of_lock() -> str:
