@@ -57,7 +57,7 @@ def decisions_of(
         if known is not None:
             found[digest] = rechecked(known, region, target, ledger)
             continue
-        races[digest] = RegionRace(region, target, ledger, known=_narrower(region, target, ledger))
+        races[digest] = RegionRace(region, target, ledger, known=_standing(region, target, ledger))
         if ledger.left_s >= FIRST_S:
             warm_up.first_runs(target)
     taken = {node for digest, one in found.items() if one.taken for node in _nodes(alike[digest])}
@@ -73,11 +73,29 @@ def decisions_of(
     return made
 
 
+def _standing(region: Region, target: Target, ledger: Ledger) -> Decision | None:
+    """Return the decision that a new one must beat, if its plan still is faster than Inductor's code.
+
+    It is the one of before, for which there is more time now, or the one under a policy that lets less be
+    made of weights.
+    """
+    as_kept = Ledger(replace(ledger.options, budget_s=0.0, retry=False))  # even if more time may find more
+    before = known_decision(region, as_kept)
+    if before is None or not before.taken:
+        return _narrower(region, target, ledger)
+    return _still_taken(before, region, target, ledger)
+
+
 def _narrower(region: Region, target: Target, ledger: Ledger) -> Decision | None:
     """Return the decision under a policy that lets less be made of weights, if its plan still is faster."""
     found = narrower_decision(region, ledger)
-    still = None if found is None else rechecked(found, region, target, ledger)
-    return still if still is not None and still.taken else None
+    return None if found is None else _still_taken(found, region, target, ledger)
+
+
+def _still_taken(found: Decision, region: Region, target: Target, ledger: Ledger) -> Decision | None:
+    """Return a decision whose kernels still are as fast, or None."""
+    still = rechecked(found, region, target, ledger)
+    return still if still.taken else None
 
 
 def _defer(

@@ -89,10 +89,12 @@ def keep(found: Decision, region: Region, ledger: Ledger) -> None:
     before = cache.get(region.key)
     if before is not None and (options.budget_s == 0 or _is_better_known(before, found, options)):
         return
-    if before is not None and _is_renewed(before, found):
-        next_epoch()  # the graphs that Inductor has cached lack these kernels
     data = {name: getattr(found, name) for name in _KEPT}
     cache.put(region.key, Record(data, found.operators))
+    if before is not None and _is_renewed(before, found):
+        # The graphs that Inductor has cached lack these kernels, and so does one that is compiled before the
+        # decision can be read: the epoch changes after that.
+        next_epoch()
 
 
 def _is_better_known(before: Record, found: Decision, options: BackendOptions) -> bool:

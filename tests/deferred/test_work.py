@@ -1,5 +1,6 @@
 """Pending regions are decided once, by the same checks and races, and an end in the middle loses nothing."""
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +10,7 @@ import pytest
 import torch
 from backend.conftest import plan_of
 
-from superopt.backend import region_race
+from superopt.backend import budget, region_race
 from superopt.backend.cache import epoch, keep, known_decision, recorded
 from superopt.backend.decision import Decision
 from superopt.backend.deferred import work
@@ -20,6 +21,7 @@ from superopt.backend.region import Region, blank_of
 from superopt.backend.region_race import RegionRace
 from superopt.cache import Cache
 from superopt.codegen.cpp import CppMuGraph
+from superopt.funnel.warm_up import WarmUp
 from superopt.targets import pick_target
 
 from .conftest import MLP, Regions, ledger, mlp
@@ -175,12 +177,87 @@ def test_a_region_that_ends_its_process_is_given_up(region: Region, races: Race)
         put_back(replace(item, begun=begun))
     races(taken(region))
     [outcome] = work_through()
-    assert outcome.why == "given up: work on it ended its process 3 times"
+    assert outcome.why == "given up: work on it failed or ended its process 3 times"
     assert pending_items() == []
     assert not defer(region, 5.0, ledger())
     kept = known_decision(region, ledger())
     assert kept is not None
     assert not kept.taken
+
+
+def test_what_fails_stops_no_other_and_is_given_up_in_the_end(
+    regions: Regions, races: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [region] = regions(mlp, *MLP)
+    [other] = regions(mlp, torch.ones(5, 8), *MLP[1:])
+    races(replace(blank_of(other), why="slower"))
+
+    def fails(self: RegionRace) -> None:
+        if self.region.key == region.key:
+            raise RuntimeError("a test")
+
+    monkeypatch.setattr(RegionRace, "measure", fails)
+    defer(region, 5.0, ledger())
+    defer(other, 4.0, ledger())
+    for begun in (1, 2, 3):
+        first, *others = work_through()
+        assert (first.done, first.why) == (False, "failed: RuntimeError: a test")
+        assert [one.done for one in others] == [True] * (begun == 1)
+        assert [(one.begun, one.operators) for one in pending_items()] == [(begun, first.operators)]
+    [outcome] = work_through()
+    assert (outcome.done, outcome.why) == (True, "given up: work on it failed or ended its process 3 times")
+    assert pending_items() == []
+
+
+def test_what_a_program_decides_meanwhile_stays(
+    region: Region, races: Race, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    races(replace(blank_of(region), why="slower this time"))
+    won = taken(region)
+    monkeypatch.setattr(RegionRace, "measure", lambda self: keep(won, region, ledger()))
+    defer(region, 5.0, ledger())
+    [outcome] = work_through()
+    assert outcome.done
+    kept = known_decision(region, ledger())
+    assert kept is not None
+    assert (kept.taken, kept.plan, kept.final) == (True, won.plan, True)
+
+
+def test_a_decision_can_be_read_before_the_epoch_changes(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else Inductor keeps a graph that is compiled in between, without the kernels, under the new epoch."""
+    keep(replace(blank_of(region), why="no time", open=True, budget_s=1.0), region, ledger())
+    seen: list[bool] = []
+
+    def change() -> None:
+        with Cache.open() as cache:
+            found = recorded(cache, region.key)
+        seen.append(found is not None and found["taken"])
+
+    monkeypatch.setattr("superopt.backend.cache.next_epoch", change)
+    keep(taken(region), region, ledger())
+    assert seen == [True]
+
+
+def test_more_time_never_loses_what_is_taken(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The race with more time begins with the plan that there is, even if nothing is tried then."""
+    old = taken(region, open=True, budget_s=1.0)
+    keep(old, region, ledger())
+    monkeypatch.setattr(budget, "rechecked", lambda known, *unused: known)
+    for options in ({"budget_s": 1.5}, {"budget_s": 1.0, "retry": True}):
+        found = budget.decisions_of([region], pick_target("cpu"), ledger(**options), WarmUp())
+        assert [(one.taken, one.plan) for one in found.values()] == [(True, old.plan)]
+        with Cache.open() as cache:
+            kept = recorded(cache, region.key)
+        assert kept is not None
+        assert (kept["taken"], kept["plan"], kept["open"]) == (True, old.plan, True)
+
+
+def test_what_came_near_is_no_start_of_a_race(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(replace(taken(region), taken=False, open=True, budget_s=1.0), region, ledger())
+    found = budget.decisions_of([region], pick_target("cpu"), ledger(budget_s=1.5), WarmUp())
+    assert [one.taken for one in found.values()] == [False]
 
 
 def test_data_of_another_region_are_never_searched(regions: Regions, races: Race) -> None:
@@ -212,6 +289,25 @@ def test_only_one_process_tunes(tmp_path: Any) -> None:
     with tuning() as third:
         assert third
         assert not folder.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_does_not_tune_on(tmp_path: Any) -> None:
+    begin, end = os.pipe()
+    with tuning() as first:
+        assert first
+        child = os.fork()
+        if child == 0:
+            os.read(begin, 1)
+            os._exit(0)
+    try:
+        with tuning() as second:
+            assert second
+    finally:
+        os.write(end, b"x")
+        os.waitpid(child, 0)
+        os.close(begin)
+        os.close(end)
 
 
 @pytest.mark.slow

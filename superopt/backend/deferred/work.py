@@ -38,7 +38,7 @@ from superopt.tune.allocator import keep_freed_memory
 
 __all__ = ["Outcome", "give_up", "work_off", "work_through"]
 
-_MOST_BEGUN = 3  # a region is given up after work on it has ended so many processes
+_MOST_BEGUN = 3  # an item is given up after work on it failed, or ended its process, so many times
 _AS_WRITTEN_S, _SEARCHED_S = 30.0, 40.0
 _LEAST_S = 8.0  # no region is begun when fewer seconds are left
 _HEAD_TO_HEAD_S = 1.5
@@ -109,19 +109,25 @@ def _ready(items: Sequence[Pending], left_s: float | None) -> list[Pending]:
 def work_off(item: Pending, seconds: float) -> Outcome:
     """Decide a pending region or graph within about so many seconds, and take it out of the queue.
 
-    What is interrupted, or has too little time, waits as before.
+    What is interrupted, or has too little time, waits as before. What fails waits for a few attempts more.
     """
     if item.begun >= _MOST_BEGUN:
         give = _graph_given_up if item.whole else _given_up
-        return give(item, f"work on it ended its process {item.begun} times")
+        return give(item, f"work on it failed or ended its process {item.begun} times")
     keep_freed_memory()
     put_back(replace(item, begun=item.begun + 1))
     _UNDER_WAY[:] = [item]
     try:
         with tf32_products(item.tf32):
             outcome = (_graph_raced if item.whole else _worked_off)(item, seconds)
+    except Exception as error:
+        if isinstance(error, MemoryError) or _GIVEN_UP.is_set():  # these say nothing of the item
+            _restore()
+            raise
+        _UNDER_WAY.clear()  # the attempt counts, and the other items do not depend on it
+        return Outcome(item.operators, item.inputs, False, False, f"failed: {kind_and_line(error)}")
     except BaseException:
-        _restore()  # the interrupted attempt does not count as one that ended its process
+        _restore()  # the interrupted attempt does not count as one that failed
         raise
     if not outcome.done:
         _restore()
@@ -157,7 +163,8 @@ def _worked_off(item: Pending, seconds: float) -> Outcome:
     stood = known_decision(region, known)
     before = stood if stood is not None and stood.taken else narrower_decision(region, known)
     found, ended = _decided(region, target, ledger, before, seconds)
-    found = found if stood is None else further(found, stood)
+    now = known_decision(region, Ledger(known.options))  # a program may have decided it meanwhile
+    found = found if now is None else further(found, now)
     faster = found.taken and (before is None or found.plan != before.plan)
     with _SETTLING:
         if _GIVEN_UP.is_set():  # its compilers may have been killed, so failures say nothing of its kernels
