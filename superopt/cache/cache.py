@@ -174,6 +174,8 @@ class Cache:
     def export(self, path: Path | str) -> int:
         """Write all records to a file as lines of JSON; return how many."""
         with self._lock:
+            if self._store is not None and self._store.is_at(Path(path)):
+                raise InputError(f"{str(path)!r} is the cache itself; name another file to write to")
             if self._store is not None and self._try(lambda store: store.rows()) is None:
                 raise InputError(f"cannot read the cache: {self._fault}")
             rows = self._rows()

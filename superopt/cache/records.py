@@ -116,6 +116,8 @@ class Row:
             return row_of(key, Record(data, value["label"], moment(made)))
         except InputError as error:
             raise CheckpointError(str(error)) from error
+        except RecursionError as error:
+            raise CheckpointError("its parts are nested too deeply") from error
 
 
 def row_of(key: Key, record: Record) -> Row:

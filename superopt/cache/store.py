@@ -279,8 +279,19 @@ class FileStore:
 
     def size_bytes(self) -> int:
         """Return what the file and its log take on the disk."""
-        parts = (self.path, self.path.with_name(self.path.name + "-wal"))
-        return sum(part.stat().st_size for part in parts if part.exists())
+        return sum(part.stat().st_size for part in self._parts[:2] if part.exists())
+
+    def is_at(self, path: Path) -> bool:
+        """Whether a path leads to the file or to what belongs to it."""
+        try:
+            place = os.path.realpath(path)
+        except ValueError:  # a null character: it leads nowhere
+            return False
+        return place in map(os.path.realpath, self._parts)
+
+    @property
+    def _parts(self) -> tuple[Path, ...]:
+        return tuple(self.path.with_name(f"{self.path.name}{suffix}") for suffix in ("", "-wal", "-shm"))
 
     def _touch(self, connection: sqlite3.Connection, digest: str) -> None:
         with contextlib.suppress(sqlite3.OperationalError):  # not worth a wait or a word

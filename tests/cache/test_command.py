@@ -74,6 +74,19 @@ def test_export_clear_import(run: Run, filled: Path, tmp_path: Path) -> None:
     assert json.loads(run("clear", "--json")[1])["removed"] == 3
 
 
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+def test_the_cache_is_not_exported_onto_itself(run: Run, filled: Path, tmp_path: Path, suffix: str) -> None:
+    file, link = filled / f"cache-1.db{suffix}", tmp_path / "link"
+    link.symlink_to(file)
+    for place in (file, link):
+        code, out, err = run("export", place)
+        assert (code, out) == (2, "")
+        assert err == f"superopt: error: {str(place)!r} is the cache itself; name another file to write to\n"
+    with Cache.open() as cache:
+        assert len(cache.entries()) == 3
+    assert run("export", filled / "other.jsonl")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from superopt.cache import Cache, Key, Record, key_of
+from superopt.cache.records import Row
 from superopt.cache.store import FileStore
 from superopt.errors import CheckpointError, InputError
 
@@ -165,3 +166,11 @@ def test_an_import_without_a_file_stays_in_memory(
         assert mine is not None
         assert mine.data == {"mine": 1}
     assert len(warnings()) == 1
+
+
+def test_parts_that_are_nested_too_deeply_are_no_record(plan_key: Keys) -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        Row.from_json(good(plan_key, parts=plan_key().parts | {"options": deep}))
