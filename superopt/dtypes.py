@@ -1,7 +1,9 @@
 """The dtypes of tensors, each with all that is true of it; to add one, add one record to `DTYPES`."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -14,9 +16,11 @@ __all__ = [
     "FP8",
     "HALVES",
     "INTEGERS",
+    "MOST_BYTES",
     "Dtype",
     "dtype_named",
     "dtype_text",
+    "is_too_large",
     "tensor_text",
     "torch_dtypes",
 ]
@@ -59,6 +63,14 @@ HALVES = frozenset(name for name in FLOATS if DTYPES[name].bytes == 2)
 INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.kind == "integer")
 EXACT = frozenset(name for name in INTEGERS if DTYPES[name].bytes <= 2)
 """The integers that fp32 holds exactly."""
+
+MOST_BYTES = 2**63 - 1
+"""The most bytes that any tensor can take."""
+
+
+def is_too_large(dtype: str, shape: Iterable[int]) -> bool:
+    """Whether no tensor of a dtype can have a shape; an empty tensor counts as if it had elements."""
+    return prod(max(size, 1) for size in shape) * DTYPES[dtype].bytes > MOST_BYTES
 
 
 def dtype_named(name: str) -> str | None:

@@ -13,6 +13,7 @@ from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from superopt.dtypes import is_too_large
 from superopt.errors import InputError
 from superopt.ir import Graph, parse_graph
 
@@ -62,7 +63,12 @@ class Workload:
         if dtype not in TORCH_DTYPES or not TORCH_DTYPES[dtype].is_floating_point:
             floats = [name for name, found in TORCH_DTYPES.items() if found.is_floating_point]
             raise InputError(f"{self.name}: dtype {dtype!r} is not one of {', '.join(floats)}")
-        shapes = self.shapes(**sizes).values()
+        named = self.shapes(**sizes)
+        for tensor, shape in named.items():
+            if is_too_large(dtype, shape):
+                told = ",".join(map(str, shape))
+                raise InputError(f"{self.name}: {tensor} as {dtype}[{told}] is larger than any tensor can be")
+        shapes = named.values()
         if device == "meta":
             return tuple(torch.empty(shape, dtype=TORCH_DTYPES[dtype], device="meta") for shape in shapes)
         return tuple(torch.randn(shape, device=device).to(TORCH_DTYPES[dtype]) for shape in shapes)

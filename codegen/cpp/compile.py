@@ -149,7 +149,7 @@ def compiler_ends(children: Children, *, limit_seconds: float) -> bool:
 def _words(command: str) -> list[str]:
     """Return a command and its arguments as a shell reads them; the text itself where it cannot be read."""
     with contextlib.suppress(ValueError):
-        if not Path(command).exists():  # a path with spaces
+        if not os.path.exists(command):  # a path with spaces
             return shlex.split(command) or [command]
     return [command]
 

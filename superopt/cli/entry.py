@@ -27,7 +27,7 @@ from superopt.cli.commands import (
     workloads,
 )
 from superopt.cli.parser import Parser, complain
-from superopt.errors import InputError, SuperoptError
+from superopt.errors import InputError, SuperoptError, reason_of
 from superopt.frontier.interrupts import Ended, ending_signals, received
 
 __all__ = ["EXIT_CODES", "main", "make_parser"]
@@ -87,12 +87,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()
         return 141
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        _discard_output()
-        complain(f"error: cannot write the output: {error.strerror}")
-        return 2
     except (Ended, KeyboardInterrupt, Exception) as error:
         return _failed(error)
     number = received()
@@ -117,7 +111,25 @@ def _failed(error: BaseException) -> int:
     if isinstance(error, SuperoptError):
         complain(f"error: {' '.join(str(error).split())}")
         return 2
+    if isinstance(error, OSError):
+        complain(f"error: {_told(error)}")
+        return 2
     raise error
+
+
+def _told(error: OSError) -> str:
+    """Return what the system refused; nothing more is written to stdout where that is what it refused."""
+    reason = " ".join(reason_of(error).split())
+    if error.filename is not None:
+        return f"{error.filename!r}: {reason}"
+    is_output = error.errno == errno.ENOSPC  # of a write, which has no name
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        _discard_output()
+        is_output = True
+    return f"cannot write the output: {reason}" if is_output else reason
 
 
 def make_parser() -> Parser:

@@ -3,17 +3,15 @@
 import difflib
 import re
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
-from superopt.dtypes import DTYPES, dtype_named
+from superopt.dtypes import DTYPES, MOST_BYTES, dtype_named, is_too_large
 from superopt.errors import InputError
 
 __all__ = ["TensorInput", "make_inputs", "parse_dtype", "parse_inputs"]
 
 _TOKEN = re.compile(r"\s*,?\s*([^\s\[\],]+)?\s*(\[[^\[\]]*\])?")
 _SCALARS = {"True": True, "False": False, "None": None}
-_MOST_ELEMENTS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +85,8 @@ def _parse_item(head: str, sizes: str | None) -> TensorInput | Scalar:
     body = sizes[1:-1].strip().removesuffix(",")
     shape = tuple(_parse_size(size.strip(), f"{head}{sizes}") for size in body.split(",")) if body else ()
     item = TensorInput(dtype, shape)
-    if prod(max(size, 1) for size in shape) * DTYPES[dtype].bytes > _MOST_ELEMENTS:
-        raise InputError(f"{item}: larger than any tensor can be ({_MOST_ELEMENTS:,} bytes)")
+    if is_too_large(dtype, shape):
+        raise InputError(f"{item}: larger than any tensor can be ({MOST_BYTES:,} bytes)")
     return item
 
 

@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 _MOST_WORKERS = 1024
+_MOST_DIGITS = 19  # of the size of the largest tensor that there can be
 
 
 def add_race(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +111,10 @@ def parse_sizes(items: Sequence[str]) -> dict[str, int]:
             raise InputError(f"--size {item!r}: write NAME=SIZE, as in --size M=2048")
         if name in sizes:
             raise InputError(f"--size: {name} is given twice")
-        sizes[name] = int(value)
+        digits = value.lstrip("0") or "0"
+        if len(digits) > _MOST_DIGITS:
+            raise InputError(f"--size: {name} is larger than any tensor can be")
+        sizes[name] = int(digits)
     return sizes
 
 

@@ -1,6 +1,7 @@
 """`superopt rules discover|show|apply`, and the part of `check` that proves discovered rules."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from superopt.cli.live import LiveLine
 from superopt.cli.options import add_engine, positive, whole, workers
 from superopt.cli.screen import Block, Table, Text, print_blocks, print_json
-from superopt.cli.writing import check_place
-from superopt.errors import InputError
+from superopt.cli.writing import check_folder, check_place
+from superopt.errors import InputError, reason_of
 
 if TYPE_CHECKING:
     from superopt.rules.discover.apply import Program
@@ -125,6 +126,7 @@ def _explorer(arguments: argparse.Namespace) -> "Explorer":
 
     folder: Path | None = arguments.checkpoint
     if folder is not None:
+        check_folder("--checkpoint", folder)
         folder.mkdir(parents=True, exist_ok=True)
 
     def explored(graphs: "Graphs") -> "Explored":
@@ -263,8 +265,11 @@ def _program(given: str) -> tuple[str, list[str]]:
     if given in GRAPHS:
         work = GRAPHS[given]()
         return work.program.whole_text(), list(work.weights)
-    if ":" not in given and Path(given).is_file():
-        return " ".join(Path(given).read_text().split()), []
+    if ":" not in given and os.path.isfile(given):
+        try:
+            return " ".join(Path(given).read_text(encoding="utf-8").split()), []
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read {given!r}: {reason_of(error)}") from error
     return given, []
 
 

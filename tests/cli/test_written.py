@@ -1,12 +1,18 @@
 """`superopt report` and `superopt export`: what they write, and what they refuse."""
 
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from superopt.cli import main
+from superopt.cli.writing import check_place
+from superopt.errors import InputError
+
+LONG = "n" * 300
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +67,14 @@ def test_export(saved: Path, tmp_path: Path, capsys) -> None:
         (["export", "{saved}", "-o", "{saved}"], "is what it is made from"),
         (["report", "{saved}", "--html", "{saved}"], "is what it is made from"),
         (["report", "{saved}", "--html", "/no/such/folder/page.html"], "No such file or directory"),
+        (["report", "{saved}", "--html", LONG], "File name too long"),
+        (["export", "{saved}", "-o", "."], "cannot write '.': it is a folder"),
+        (["export", "{saved}", "-o", ".", "--weights", "{saved}"], "cannot write '.': it is a folder"),
+        (["export", "{saved}", "-o", LONG], "File name too long"),
+        (["tune", "."], "Is a directory"),
+        (["tune", ""], "Is a directory"),
+        (["tune", LONG], "File name too long"),
+        (["tune", "{saved}", "-o", "."], "cannot write '.': it is a folder"),
     ],
 )
 def test_refused(saved: Path, arguments: list[str], said: str, capsys) -> None:
@@ -72,3 +86,32 @@ def test_refused(saved: Path, arguments: list[str], said: str, capsys) -> None:
     assert captured.err.count("\n") == 1
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.glob(".*")] == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_a_module_goes_into_a_pipe(saved: Path, tmp_path: Path, capsys) -> None:
+    place = tmp_path / "pipe"
+    os.mkfifo(place)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(place.read_text(encoding="utf-8")), daemon=True)
+    reader.start()
+    assert main(["export", str(saved), "-o", str(place)]) == 0
+    reader.join(10)
+    assert "import torch" in read[0]
+    assert place.is_fifo()
+
+
+def test_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "missing" / "file")
+    for text, said in (
+        (str(tmp_path), "it is a folder"),
+        (str(tmp_path / "no" / "file"), "there is no folder"),
+        (str(tmp_path / "link"), "there is no folder"),
+    ):
+        with pytest.raises(InputError, match=said):
+            check_place(text)
+    assert check_place(os.devnull) == Path(os.devnull)  # although no file can be put beside it
+    monkeypatch.setattr(os, "access", lambda *given: False)
+    for place in (Path(os.devnull), tmp_path / "new"):
+        with pytest.raises(InputError, match=r"takes nothing|nothing can be written"):
+            check_place(str(place))

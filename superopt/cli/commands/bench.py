@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from superopt.cli import options
 from superopt.cli.bench import run as benchrun
 from superopt.cli.screen import Block, Table, Text, print_blocks, print_json
-from superopt.errors import InputError
+from superopt.cli.writing import check_folder
 
 if TYPE_CHECKING:
     from superopt.bench.harness.comparison import Comparison, Row
@@ -163,8 +163,7 @@ def _plot(arguments: argparse.Namespace) -> int:
     documents = [read_results(place) for place in arguments.results]
     from superopt.bench.pictures import draw
 
-    if arguments.out.exists() and not arguments.out.is_dir():
-        raise InputError(f"-o {str(arguments.out)!r} is a file; give a folder")
+    check_folder("-o", arguments.out)
     written = draw(documents, [place.stem for place in arguments.results], arguments.out)
     if arguments.json:
         print_json({"schema": "superopt.bench.pictures/1", "files": [str(place) for place in written]})

@@ -149,7 +149,7 @@ def _compiler() -> Check:
 
 def _gpu() -> Check:
     for device, name in (("/dev/nvidiactl", "NVIDIA driver present"), ("/dev/kfd", "AMD driver present")):
-        if Path(device).exists():
+        if os.path.exists(device):
             return Check("GPU", True, name, required=False)
     return Check("GPU", False, "no driver; searching and verifying need none", required=False)
 
@@ -160,7 +160,7 @@ def _workers() -> Check:
         return Check("workers", False, f"{cores} cores, no fork: one worker only", required=False)
     found = f"{cores} cores"
     shared = Path("/dev/shm")
-    if shared.is_dir():
+    if os.path.isdir(shared):
         free = shutil.disk_usage(shared).free
         found += f", {free / _GIB:.1f} GiB of shared memory"
         if free < _GIB // 8:
@@ -189,8 +189,8 @@ def _cache() -> Check:
     except OSError as error:
         return Check("cache folder", False, str(error), False, "name a folder in SUPEROPT_CACHE_DIR")
     existing = folder
-    while not existing.exists() and existing != existing.parent:
+    while not os.path.exists(existing) and existing != existing.parent:
         existing = existing.parent
-    ok = existing.is_dir() and os.access(existing, os.W_OK)
+    ok = os.path.isdir(existing) and os.access(existing, os.W_OK)
     remedy = "" if ok else f"make {existing} a writable folder, or name one in SUPEROPT_CACHE_DIR"
     return Check("cache folder", ok, str(folder), False, remedy)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from superopt.cli import options
-from superopt.cli.writing import write_bytes, write_text
+from superopt.cli.writing import check_place, write_bytes, write_text
 from superopt.errors import InputError
 
 __all__ = ["add_command"]
@@ -56,23 +56,24 @@ def _run(arguments: argparse.Namespace) -> int:
     from superopt.result import read_result
 
     source = Path(arguments.result)
+    out = check_place(arguments.out) if arguments.out is not None else None
     result = read_result(source)
     chosen = {"region": arguments.region, "candidate": arguments.candidate}
     text = export_module(result, **chosen)
     if arguments.weights is not None:
-        if arguments.out is None:
+        if out is None:
             raise InputError(
                 "--weights needs --out: what is made of the weights is written beside the module"
             )
-        beside = Path(arguments.out).with_suffix(".safetensors")
+        beside = out.with_suffix(".safetensors")
         write_bytes(
             beside, prepared_tensors(result, Path(arguments.weights), **chosen), Path(arguments.weights)
         )
-    if arguments.out is None:
+    if out is None:
         sys.stdout.write(text)
     else:
-        write_text(Path(arguments.out), text, source)
+        write_text(out, text, source)
         print(arguments.out)
         if arguments.weights is not None:
-            print(Path(arguments.out).with_suffix(".safetensors"))
+            print(out.with_suffix(".safetensors"))
     return 0

@@ -10,6 +10,7 @@ from superopt.cli.results import search_blocks, search_json
 from superopt.cli.screen import print_blocks, print_json
 from superopt.cli.target import add_inputs, load_target
 from superopt.cli.userfile import to_stderr
+from superopt.cli.writing import check_folder
 from superopt.errors import InputError
 
 __all__ = ["add_command"]
@@ -99,8 +100,8 @@ def _search(arguments: argparse.Namespace) -> int:
     if arguments.resume and arguments.checkpoint is None:
         raise InputError("--resume needs the folder to resume from: give --checkpoint DIR")
     checkpoint: Path | None = arguments.checkpoint
-    if checkpoint is not None and checkpoint.exists() and not checkpoint.is_dir():
-        raise InputError(f"--checkpoint {str(checkpoint)!r} is a file; give a folder")
+    if checkpoint is not None:
+        check_folder("--checkpoint", checkpoint)
     target = load_target(arguments.target)
     program, inputs = target.without_torch(arguments)
     from superopt.driver import SearchOptions, search

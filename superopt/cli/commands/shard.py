@@ -1,15 +1,13 @@
 """`superopt shard`: how a program, or a reduction, is best spread over the devices of a machine."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superopt.cli.screen import Block, Code, Table, Text, print_blocks, print_json
 from superopt.cli.target import add_inputs, load_target
 from superopt.cli.userfile import to_stderr
-from superopt.cli.writing import check_place
+from superopt.cli.writing import check_place, write_text
 from superopt.errors import InputError
-from superopt.files import replace_text
 
 if TYPE_CHECKING:
     from superopt.shard import PlacedReduction, ShardResult
@@ -89,9 +87,9 @@ def _run(arguments: argparse.Namespace) -> int:
         )
         source = result.source if place is not None and result.verdict else None
     if page is not None:
-        replace_text(Path(arguments.html), result.page)
-    if source is not None:
-        replace_text(Path(arguments.out), source)
+        write_text(page, result.page)
+    if place is not None and source is not None:
+        write_text(place, source)
     if arguments.json:
         print_json({"schema": "superopt.shard/1", "target": arguments.target, **_as_json(result)})
     else:

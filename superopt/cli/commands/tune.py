@@ -1,6 +1,7 @@
 """`superopt tune`: a plan raced on the machine that has the device, or what budgets left undone."""
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.plan is None:
         raise InputError("give a PLAN that superopt optimize -o wrote, or --pending")
     plan = Path(arguments.plan)
-    beside = plan.with_suffix(f".tuned{plan.suffix or '.json'}")
-    out = check_place(arguments.out or str(beside)) if plan.exists() else beside
+    beside = plan.parent / f"{plan.stem}.tuned{plan.suffix or '.json'}"
+    out = check_place(arguments.out or str(beside)) if os.path.exists(plan) else beside
     function = _function(arguments.function)
     from superopt.optimizer import tune
 
