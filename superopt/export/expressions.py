@@ -7,10 +7,11 @@ from typing import Literal
 
 from superopt.errors import InputError
 from superopt.ir import Step, format_constant
+from superopt.ir.masks import is_mask
 from superopt.ir.windows.place import Place, ends_of
 from superopt.ops import OPS
 
-__all__ = ["Expression", "Printer", "einsum_text", "spread_text"]
+__all__ = ["Expression", "Printer", "einsum_text", "equation", "spread_text"]
 
 Kind = Literal["tensor", "mask", "number"]
 
@@ -49,7 +50,14 @@ class Printer:
     extents: Mapping[str, int] = field(default_factory=dict)  # of the axes of windows, which never change
 
     def step(self, step: Step, inputs: Sequence[Expression]) -> Expression:
-        """Return one step applied to expressions."""
+        """Return one step applied to expressions; what is a mask in the graph is one here."""
+        made = self._step(step, inputs)
+        masks = [one.kind == "mask" or (one.kind == "number" and one.text in ("0", "1")) for one in inputs]
+        if made.kind == "tensor" and is_mask(step, masks):
+            return Expression(f"{made.inside} != 0", made.axes, "mask", False)
+        return made
+
+    def _step(self, step: Step, inputs: Sequence[Expression]) -> Expression:
         match step.op:
             case "const":
                 assert step.value is not None
@@ -64,7 +72,7 @@ class Printer:
                     f"torch.arange({self.sizes[step.axes[0]]}, device={self.device})", step.axes
                 )
             case "contract":
-                return einsum(step.axes, *(self.as_float(one) for one in inputs))
+                return self._contracted(step, inputs)
             case "sum" | "max":
                 return self._reduced(step, self.as_float(inputs[0]))
             case "rename":
@@ -107,12 +115,14 @@ class Printer:
             return Expression(text, axes, "mask", False)
         if op == "mul" and any(masks):
             mask, other = laid if masks[0] else laid[::-1]
-            return Expression(f"torch.where({mask.text}, {other.text}, 0.0)", axes)
+            return Expression(f"torch.where({mask.text}, {self.as_float(other).text}, 0.0)", axes)
         if op == "guard":
             op, laid = "where", [*laid, Expression("0.0", (), "number")]
         if op == "where":
             chosen = laid[0].text if masks[0] else f"{laid[0].inside} != 0"
-            choices = (one if one.kind == "number" else self.as_float(one) for one in laid[1:])
+            choices = [one if one.kind == "number" else self.as_float(one) for one in laid[1:]]
+            if all(one.kind == "number" for one in choices):
+                choices[0] = self.as_float(choices[0])  # which then has the dtype, instead of float32
             return Expression(f"torch.where({chosen}, {', '.join(one.text for one in choices)})", axes)
         texts = [one.inside if one.kind == "number" else self.as_float(one).inside for one in laid]
         if OPS[op].sign:
@@ -164,6 +174,23 @@ class Printer:
             terms.append(index if factor == 1 else f"{factor} * {index}")
         offset = place.offset + before
         return " + ".join([*terms, *([str(offset)] if offset else [])])
+
+    def _contracted(self, step: Step, inputs: Sequence[Expression]) -> Expression:
+        """Return a contraction, in which a mask selects.
+
+        The selected numbers are written out where they are no more than the operands; elsewhere
+        `masked_sum` takes a product of matrices.
+        """
+        masks = [one.kind == "mask" for one in inputs]
+        mask, other = inputs if masks[0] else inputs[::-1]
+        other = self.as_float(other)
+        if sum(masks) != 1 or not step.axes:
+            return einsum(step.axes, *(self.as_float(one) for one in inputs))
+        union = tuple(dict.fromkeys(axis for one in inputs for axis in one.axes))
+        if len(union) in (len(mask.axes), len(other.axes)):
+            return self._reduced(replace(step, op="sum"), self._elementwise("mul", (mask, other)))
+        kept = tuple(axis for axis in union if axis not in step.axes)
+        return Expression(f'masked_sum("{equation(mask, other, kept)}", {mask.text}, {other.text})', kept)
 
     def _reduced(self, step: Step, one: Expression) -> Expression:
         dims = [one.axes.index(axis) for axis in step.axes]
@@ -221,9 +248,14 @@ def einsum_text(a: Expression, b: Expression, kept: Sequence[str]) -> str:
     """Return the product of two expressions with the kept axes in order, the others summed over."""
     if _plain_matmul(a, b, kept):
         return f"{a.inside} @ {b.inside}"
+    return f'torch.einsum("{equation(a, b, kept)}", {a.text}, {b.text})'
+
+
+def equation(a: Expression, b: Expression, kept: Sequence[str]) -> str:
+    """Return the axes of two expressions and of their product as einsum writes them."""
     letters = _letters(tuple(dict.fromkeys((*a.axes, *b.axes))))
     words = ["".join(letters[axis] for axis in axes) for axes in (a.axes, b.axes, kept)]
-    return f'torch.einsum("{words[0]},{words[1]}->{words[2]}", {a.text}, {b.text})'
+    return f"{words[0]},{words[1]}->{words[2]}"
 
 
 def _plain_matmul(a: Expression, b: Expression, kept: Sequence[str]) -> bool:

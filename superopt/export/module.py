@@ -9,6 +9,7 @@ from superopt.errors import InputError
 from superopt.export import cpp_module, triton_module
 from superopt.export.choice import Choice, choose
 from superopt.export.limits import EXPECT_SIZE
+from superopt.export.masked import SOURCE
 from superopt.export.names import plain_text
 from superopt.export.prepared import prepared_parts
 from superopt.export.reference import input_lines, reference_lines
@@ -107,11 +108,13 @@ def export_module(result: Result, *, region: int | None = None, candidate: str |
     outputs = ", ".join(f'"{output.port.name}"' for output in choice.goal.outputs)
     given = "inputs" if choice.once is None else "arranged(*inputs)"
     check = _CHECK.format(name=choice.name, given=given, outputs=f"[{outputs}]")
+    selects = any("masked_sum(" in part for part in (*prepared, reference))
     parts = [
         *kernels,
         _EXPECT + (_ON_CPU if on_cpu else _REACH if launcher.is_narrow else ""),
         EXPECT_SIZE,
         function,
+        *([SOURCE] if selects else []),
         *prepared,
         reference,
         "\n".join(input_lines(choice.goal)),

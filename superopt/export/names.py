@@ -8,17 +8,19 @@ from collections.abc import Iterable, Sequence
 __all__ = ["Names", "plain_text", "tuple_text", "wrapped"]
 
 _MODULE = (
-    "F", "Path", "SIZES", "TensorDescriptor", "array", "arranged", "check", "ctypes", "dtype", "functools",
-    "json", "launch", "load_prepared", "main", "make_inputs", "math", "os", "prepare", "reference", "seed",
-    "shutil", "sizes", "subprocess", "sys", "tempfile", "tl", "torch", "triton",
+    "F", "Path", "SIZES", "TensorDescriptor", "_expect", "array", "arranged", "check", "ctypes", "device",
+    "dtype", "functools", "json", "launch", "load_prepared", "main", "make_inputs", "masked_sum", "math",
+    "os", "prepare", "reference", "seed", "shutil", "sizes", "subprocess", "sys", "tempfile", "tl", "torch",
+    "triton",
 )  # fmt: skip
 
 
 class Names:
-    """Variables of one function."""
+    """Variables of one function; `used` are the other names that mean something in it."""
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = {*_MODULE, *dir(builtins), *keyword.kwlist, *keyword.softkwlist, *taken}
+    def __init__(self, taken: Iterable[str] = (), *, used: Iterable[str] | None = None) -> None:
+        used = (*_MODULE, *dir(builtins), *keyword.softkwlist) if used is None else used
+        self._taken = {*keyword.kwlist, *used, *taken}
 
     def take(self, wanted: str) -> str:
         """Return a free name: the wanted one, if nothing has it yet."""
