@@ -7,7 +7,6 @@ from math import prod
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
 from superopt.ir.graph import REDUCTIONS, Axis, Graph, Port, Step, live_graph, value_axes
-from superopt.ir.windows.place import Place
 
 __all__ = ["Emit", "merge_axes", "merge_extents", "refine_axes", "refine_axis", "rename_axes", "rewritten"]
 
@@ -55,18 +54,12 @@ def refine_axes(graph: Graph, factors: Mapping[str, Sequence[Axis]]) -> Graph:
             pairs.insert(0, (part, rest))
         return pairs
 
-    def expand_place(place: Place) -> Place:
-        terms: list[tuple[str, int]] = []
-        for axis, factor in place.terms:
-            for part in reversed(names.get(axis, (axis,))):
-                terms.append((part, factor))
-                factor *= known[part]
-        return replace(place, axes=expand(place.axes), terms=tuple(terms))
+    sized = {axis: [(part.name, part.size) for part in parts] for axis, parts in factors.items()}
 
     def written(step: Step, emit: Emit) -> int:
         if step.op not in ("size", "index") or step.axes[0] not in names:
             mapping = tuple(pair for old, new in step.mapping for pair in expand_pair(old, new))
-            places = tuple(map(expand_place, step.places))
+            places = tuple(place.refined(sized) for place in step.places)
             return emit(replace(step, axes=expand(step.axes), mapping=mapping, places=places))
         own = names[step.axes[0]]
         value = emit(Step(step.op, axes=own[:1]))

@@ -301,6 +301,11 @@ class _Devices:
             if not {axis for axis, _ in pairs} <= held:
                 raise GraphError("a position is selected on an axis of which each device has a chunk only")
             return self.emit("select", inputs[0], mapping=tuple(pairs))
+        if step.op == "window":
+            slid = tuple(map(self.layout.place_of, step.places))
+            if not {axis for place in slid for axis in place.axes} <= held:
+                raise GraphError("a window reads along an axis of which each device has a chunk only")
+            return self.emit("window", inputs[0], places=slid)
         return self.emit(step.op, *inputs, value=step.value)
 
     def _position(self, step: Step, placement: Placement) -> int:

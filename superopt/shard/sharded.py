@@ -18,8 +18,10 @@ from typing import TypeAlias
 
 from superopt.errors import InputError
 from superopt.ir import Axis, Graph, Output, Port, Step, refine_axes, step_axes, value_axes, value_names
+from superopt.ir.windows.place import Place
 
 __all__ = [
+    "DEVICE",
     "MAXIMUM",
     "SUM",
     "Call",
@@ -40,6 +42,9 @@ __all__ = [
 ]
 
 SUM, MAXIMUM = "+", "^"
+
+DEVICE = -1
+"""Stands in the text of a call for the device that holds the tensors."""
 
 Placement: TypeAlias = tuple[str | None, ...]
 """How a value lies on each dimension of the mesh."""
@@ -80,7 +85,7 @@ class Call:
     arguments: tuple[int, ...]  # outputs of the graph, by position
     results: tuple[str, ...]  # inputs of the graph
     splits: tuple[Split, ...]
-    text: tuple[str | int, ...]  # the call as Python, in which a number stands for an argument
+    text: tuple[str | int, ...]  # the call as Python; a number stands for an argument, or for the device
     written: tuple[int, ...]  # arguments that the operator writes into
     taken: tuple[str | int, ...]  # of each result, what selects it from the call's value, or such an argument
 
@@ -133,6 +138,12 @@ class Layout:
         chunks = [Axis(self.chunk(axis, dim), self.mesh.sizes[dim]) for dim in dims]
         return (*chunks, Axis(f"{axis}_local", size // prod(one.size for one in chunks)))
 
+    def place_of(self, place: Place) -> Place:
+        """Return where a window reads, with every axis that may be split written as its pieces."""
+        return place.refined(
+            {axis: [(one.name, one.size) for one in self.pieces(axis)] for axis in place.named}
+        )
+
     def pieces_of(self, value: int) -> tuple[str, ...]:
         """Return the pieces of all axes of a value."""
         own = value_axes(self.graph)[value]
@@ -177,7 +188,8 @@ def layout_of(graph: Graph, mesh: Mesh, calls: tuple[Call, ...] = ()) -> Layout:
     for axis in graph.axes:
         rest, dims = axis.size, []
         for dim in reversed(range(len(mesh.sizes))):
-            clash = any(f"{one}_{mesh.names[dim]}" in taken for one in alike[axis.name])
+            pieces = {f"{one}_{end}" for one in alike[axis.name] for end in (mesh.names[dim], "local")}
+            clash = not taken.isdisjoint(pieces)
             if mesh.sizes[dim] > 1 and rest and rest % mesh.sizes[dim] == 0 and not clash:
                 rest //= mesh.sizes[dim]
                 dims.append(dim)

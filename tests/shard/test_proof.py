@@ -5,10 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
 from shard.cases import LARGE, biased, gradient, graph_of, mlp, norm
+from torch import Tensor
 
 from superopt.shard.costs import mesh_of
 from superopt.shard.machine import parse_machine
+from superopt.shard.output.written import tightened
 from superopt.shard.proof import prove_sharded
 from superopt.shard.search import plan_shardings
 from superopt.shard.sharded import SUM, Instruction, Sharded, layout_of
@@ -138,5 +141,22 @@ def test_an_error_of_one_device_only_names_it() -> None:
     assert prove_sharded(made)
     claimed = changed(made, 9, placement=(None,))
     verdict = prove_sharded(claimed)
+    assert verdict.verdict.different
+    assert verdict.fault is not None
+
+
+def padded(x: Tensor) -> Tensor:
+    return torch.nn.functional.pad(x, (1, 1)).relu()
+
+
+def test_windows_are_proven_along_whole_axes_only() -> None:
+    graph = graph_of(padded, (8, 8))
+    right = plan_shardings(graph, parse_machine("gpu=2"), pins={"out": ("m",)}).best.sharded
+    for one in (right, tightened(right)):
+        assert prove_sharded(one, original=graph)
+    (window,) = (step for step in graph.steps if step.op == "window")
+    (read,) = window.places[0].axes
+    at = next(at for at, one in enumerate(right.instructions) if one.kind == "enter")
+    verdict = prove_sharded(changed(right, at, placement=(read,)))
     assert verdict.verdict.different
     assert verdict.fault is not None

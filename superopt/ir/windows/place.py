@@ -1,7 +1,7 @@
 """Place: the position at which a window reads a tensor, as an affine form of other axes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -31,6 +31,16 @@ class Place:
             axes=tuple(names.get(axis, axis) for axis in self.axes),
             terms=tuple((names.get(axis, axis), factor) for axis, factor in self.terms),
         )
+
+    def refined(self, parts: Mapping[str, Sequence[tuple[str, int]]]) -> "Place":
+        """Return the place with some axes as products of others, outermost first, each with its size."""
+        terms: list[tuple[str, int]] = []
+        for axis, factor in self.terms:
+            for name, size in reversed(parts.get(axis, ((axis, 1),))):
+                terms.append((name, factor))
+                factor *= size
+        read = (name for axis in self.axes for name, _ in parts.get(axis, ((axis, 1),)))
+        return replace(self, axes=tuple(read), terms=tuple(terms))
 
 
 def ends_of(place: Place, sizes: Mapping[str, int]) -> tuple[int, int]:
