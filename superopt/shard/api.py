@@ -163,11 +163,16 @@ def parse_pins(text: str, machine: Machine) -> dict[str, Placement]:
         name, sign, places = (word.strip() for word in part.partition("="))
         if not sign or not places:
             raise InputError(f"pins: cannot read {part!r}; write for example 'x=whole, w=n:gpu'")
+        if name in found:
+            raise InputError(f"pins: {name} is given twice; write for example 'w=n:gpu+k:node'")
         placement: list[str | None] = [None] * len(machine.levels)
         for place in places.split("+") if places != "whole" else ():
             axis, colon, level = (word.strip() for word in place.partition(":"))
             if not colon or not axis:
                 raise InputError(f"pins: cannot read {place!r}; write for example 'w=n:gpu'")
-            placement[machine.level_named(level)] = axis
+            dim = machine.level_named(level)
+            if placement[dim] is not None:
+                raise InputError(f"pins: {part!r} has {level} twice; a level splits one axis of a tensor")
+            placement[dim] = axis
         found[name] = tuple(placement)
     return found

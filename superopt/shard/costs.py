@@ -9,6 +9,7 @@ from itertools import permutations
 from math import prod
 
 from superopt.dtypes import DTYPES
+from superopt.errors import InputError
 from superopt.ir import REDUCTIONS, STRUCTURAL, value_axes
 from superopt.shard.machine import Machine
 from superopt.shard.placements import Grid, grid_of
@@ -27,6 +28,8 @@ _FREE = frozenset({"rename", "select", "const", "infinity", "size", "index"})
 
 def mesh_of(machine: Machine) -> Mesh:
     """Return the mesh with a dimension for each level of a machine."""
+    if "local" in (level.name for level in machine.levels):
+        raise InputError("machine: 'local' names the places within a device; give that level another name")
     return Mesh(tuple(level.name for level in machine.levels), machine.counts)
 
 
@@ -87,10 +90,8 @@ class Costs:
         self.axes = value_axes(layout.graph)
         self.sizes = layout.graph.sizes
         graph = layout.graph
-        self.item = max(
-            (DTYPES[port.dtype].bytes for port in (*graph.inputs, *(one.port for one in graph.outputs))),
-            default=4,
-        )
+        ports = (*graph.inputs, *(one.port for one in graph.outputs))
+        self.item = max((4, *(DTYPES[port.dtype].bytes for port in ports)))  # halves are computed in float32
         self.whole: Placement = (None,) * len(layout.mesh.sizes)
         self.nullary = {at for at, step in graph.numbered if step.op in _NULLARY}
         self.bytes = lru_cache(maxsize=None)(self._bytes)

@@ -17,6 +17,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from superopt.errors import InputError
 from superopt.frontier.engine import Keys, Limits, Rows, explore
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "reduce", "broadcast")
+_MOST_LEVELS = 4  # the states of five levels are too many to explore
 
 State = NDArray[np.int64]
 """The contributions of each device and chunk as bits: int64[devices, chunks]."""
@@ -230,6 +232,11 @@ def programs(levels: int, longest: int = 5) -> tuple[Program, ...]:
     They are found with two parts at each level. Preconditions and effects speak of groups and of equal shares
     of chunks only, so that a program for two parts is one for any number; `summed` runs it at real size.
     """
+    if levels > _MOST_LEVELS:
+        raise InputError(
+            f"a reduction along {levels} levels of a machine has too many programs to search; the nearest"
+            f" choice that works: {_MOST_LEVELS} levels, with neighbouring ones joined"
+        )
     sizes = (2,) * levels
     found = explore(ReductionSpace(sizes), limits=Limits(levels=longest - 1))
     devices = prod(sizes)

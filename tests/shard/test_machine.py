@@ -6,6 +6,8 @@ import pytest
 from shard.processes import on_processes
 
 from superopt.errors import InputError
+from superopt.shard.api import parse_pins
+from superopt.shard.costs import mesh_of
 from superopt.shard.machine import parse_machine
 from superopt.shard.measure import measure_job, measured_machine
 from superopt.shard.placements import grid_of, parse_axes, placements
@@ -105,3 +107,19 @@ def test_no_job_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(InputError, match="torchrun --nproc-per-node 8"):
         measure_job("node=2, gpu=4")
+
+
+def test_a_level_that_would_be_mistaken_is_refused() -> None:
+    with pytest.raises(InputError, match="give that level another name"):
+        mesh_of(parse_machine("node=2, local=4"))
+    assert mesh_of(parse_machine("node=2, gpu=4")).names == ("node", "gpu")
+
+
+@pytest.mark.parametrize(
+    ("pins", "said"),
+    [("x=m:gpu+n:gpu", "has gpu twice"), ("x=m:gpu, w=whole, x=whole", "x is given twice")],
+)
+def test_pins_say_everything_once(pins: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        parse_pins(pins, parse_machine(SMALL))
+    assert parse_pins("x=m:gpu+n:node", parse_machine(SMALL)) == {"x": ("n", "m")}

@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from superopt.errors import InputError
 from superopt.frontier.engine import explore
 from superopt.shard.machine import parse_machine
 from superopt.shard.placements import grid_of
@@ -125,3 +126,10 @@ def test_small_tensors_need_few_rounds() -> None:
     small, large = (best_program(grid, (0, 1), size).seconds for size in (8, 1e9))
     assert small < 2 * 3 * 51e-6 + 2 * 3 * 1e-6
     assert large > 100 * small
+
+
+def test_levels_whose_programs_are_too_many_are_one_line() -> None:
+    with pytest.raises(InputError, match="the nearest choice that works: 4 levels") as error:
+        programs(6)
+    assert "\n" not in str(error.value)
+    assert programs(3)
