@@ -248,3 +248,18 @@ def test_a_level_that_does_more_than_share_out_data_is_named() -> None:
     columns = shard_program(module, x, machine=two, pins="a_weight=n:gpu+n:node, b_weight=n:gpu+n:node")
     with pytest.raises(InputError, match="a_weight is split along node, too; shard along gpu alone"):
         columns.styles("gpu")
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_positions_along_a_split_axis_need_the_written_module(axis: int) -> None:
+    def shifted(m: Any, x: Tensor) -> Tensor:
+        return x + torch.arange(x.shape[axis]).view(-1, *[1] * (1 - axis))
+
+    x = torch.randn(16, 32)
+    found = shard_program(Function(shifted), x, machine="gpu=4", pins="x=m:gpu, out=m:gpu", memory=5e3)
+    if axis == 1:
+        assert found.styles("gpu") == {}
+        return
+    with pytest.raises(InputError, match="positions along m are split") as error:
+        found.styles("gpu")
+    assert "\n" not in str(error.value)

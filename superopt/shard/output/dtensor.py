@@ -138,6 +138,7 @@ class _Styles:
         """Return the styles by the names of modules."""
         self._check_other_levels()
         self._check_constants()
+        self._check_positions()
         for one in self._outside():
             for i in one.inputs:
                 self._check_home(self.sharded.instructions[i])
@@ -245,6 +246,16 @@ class _Styles:
                 raise InputError(
                     f"parallelize_module: {port.name} is split and belongs to no linear module; pin it"
                     " whole, or use the written module"
+                )
+
+    def _check_positions(self) -> None:
+        """Raise InputError where positions along an axis are split: each device counts its own from 0."""
+        for one in self._outside():
+            step = self.graph.step_of(one.value)
+            if step is not None and step.op == "index" and self._tag(one) is not None:
+                raise InputError(
+                    f"parallelize_module: positions along {self._tag(one)} are split, and each device would"
+                    " count its own from 0; use the written module"
                 )
 
     def _style(self, value: int, name: str) -> Style:
