@@ -42,3 +42,20 @@ def test_programs_leave_the_reduction_everywhere(
 
     devices = prod(sizes)
     assert all(all(found) for found in on_processes(devices, work))
+
+
+def test_a_maximum_keeps_nan_and_the_order_of_all_numbers() -> None:
+    nan, inf = float("nan"), float("inf")
+    numbers = torch.tensor([[nan, 1.0, -inf, -0.5, 2.0, -nan, 0.0], [0.0, nan, -1.0, -0.25, inf, -2.0, -3.0]])
+    wanted, ways = numbers.amax(0), steps_of(1, (0,))
+
+    def work(rank: int) -> list[bool]:
+        mesh = ProcessMesh((2,))
+        made = [
+            (mesh.reduce(numbers[rank].to(dtype), program, "^"), wanted.to(dtype))
+            for dtype in (torch.float32, torch.float64, torch.bfloat16)
+            for program in ways
+        ]
+        return [torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)) for one, other in made]
+
+    assert all(all(found) for found in on_processes(2, work))

@@ -5,6 +5,7 @@ This file needs only torch, since every exported module contains its text.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import product
 from math import prod
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["ProcessMesh", "ReductionStep"]
+__all__ = ["ProcessMesh", "ReductionStep", "contracted"]
 
 ReductionStep: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...]]
 """A collective, the dimensions along which it goes, and those of which only the first place takes part."""
@@ -37,9 +38,16 @@ class ProcessMesh:
         self._moves = ThreadPoolExecutor(1)
         self._groups: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Any, tuple[int, ...]]] = {}
 
-    def begin(self, move: Callable[..., Tensor], *arguments: Any) -> "Future[Tensor]":
+    def begin(self, move: Callable[..., Tensor], tensor: Tensor, *arguments: Any) -> "Future[Tensor]":
         """Begin a move beside the steps that follow; `result()` waits for it. Moves run in their order."""
-        return self._moves.submit(torch.no_grad()(move), *arguments)
+        # The thread has a stream of its own, which would not wait until the tensor is there.
+        own = torch.cuda.stream(torch.cuda.current_stream(tensor.device)) if tensor.is_cuda else nullcontext()
+
+        def moved() -> Tensor:
+            with torch.no_grad(), own:
+                return move(tensor, *arguments)
+
+        return self._moves.submit(moved)
 
     def members(self, rank: int, dims: Sequence[int]) -> tuple[int, ...]:
         """Return the devices that differ from one along some dimensions only, in order."""
@@ -74,11 +82,19 @@ class ProcessMesh:
 
     def reduce(self, tensor: Tensor, steps: Sequence[ReductionStep], how: str = "+") -> Tensor:
         """Return the sum or maximum over the devices that the steps reach, by these steps."""
+        if how == "+" or not tensor.is_floating_point():
+            return self._reduced(tensor, steps, dist.ReduceOp.SUM if how == "+" else dist.ReduceOp.MAX)
+        # Collectives may lose a NaN. As integers that have the order of the floats, it is the largest.
+        floats = tensor if tensor.dtype in _BITS else tensor.float()
+        bits = floats.masked_fill(floats.isnan(), float("nan")).view(_BITS[floats.dtype])
+        found = _in_order(self._reduced(_in_order(bits), steps, dist.ReduceOp.MAX))
+        return found.view(floats.dtype).to(tensor.dtype)
+
+    def _reduced(self, tensor: Tensor, steps: Sequence[ReductionStep], operation: Any) -> Tensor:
         dims = tuple(sorted({dim for _, along, _ in steps for dim in along}))
         members = self.members(self.rank, dims)
         chunks = len(members)
         flat = tensor.reshape(-1)
-        operation = dist.ReduceOp.SUM if how == "+" else dist.ReduceOp.MAX
         if all(name == "all-reduce" and not first for name, _, first in steps):
             flat = flat.clone()
             for _, along, _ in steps:
@@ -202,3 +218,35 @@ def _held_after(name: str, group: tuple[int, ...], held: dict[int, list[int]]) -
         return dict.fromkeys(group, union)
     share = len(own) // len(group)
     return {member: own[at * share : (at + 1) * share] for at, member in enumerate(group)}
+
+
+_BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+def _in_order(bits: Tensor) -> Tensor:
+    """Return the bits of floats as integers in the order of the floats, or those bits again."""
+    known = torch.iinfo(bits.dtype)
+    return bits ^ ((bits >> (known.bits - 1)) & known.max)  # all bits of negative numbers but the sign
+
+
+def contracted(equation: str, a: Tensor, b: Tensor) -> Tensor:
+    """Return an einsum of halves whose products are added up in float32, and not rounded after."""
+    left, right, made = equation.replace("->", ",").split(",")
+    summed = [axis for axis in left if axis not in made]
+    if {*summed} != {*right} - {*made}:
+        return torch.einsum(equation, a.float(), b.float())
+    batch = [axis for axis in left if axis in right and axis in made]
+    rows, columns = ([axis for axis in made if axis not in other] for other in (right, left))
+    sizes = dict(zip(left + right, (*a.shape, *b.shape), strict=True))
+
+    def matrices(tensor: Tensor, axes: str, groups: Sequence[list[str]]) -> Tensor:
+        order = [axes.index(axis) for group in groups for axis in group]
+        return tensor.permute(order).reshape([prod(sizes[axis] for axis in group) for group in groups])
+
+    x, y = matrices(a, left, (batch, rows, summed)), matrices(b, right, (batch, summed, columns))
+    if x.is_cuda and torch.version.hip is None:
+        found = torch.bmm(x, y, out_dtype=torch.float32)
+    else:
+        found = torch.bmm(x.float(), y.float())
+    order = [*batch, *rows, *columns]
+    return found.reshape([sizes[axis] for axis in order]).permute([order.index(axis) for axis in made])
