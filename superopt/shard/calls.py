@@ -15,7 +15,7 @@ import torch
 from superopt.dtypes import DTYPES
 from superopt.errors import InputError
 from superopt.ir import Graph, Port, Region, stabilize
-from superopt.shard.sharded import Call, Split
+from superopt.shard.sharded import DEVICE, Call, Split
 from superopt.trace import Traced
 from superopt.trace.algebra import OpaqueCall
 from superopt.trace.capture.tape import Ref, is_view
@@ -94,8 +94,12 @@ def _named(graph: Graph, calls: tuple[OpaqueUse, ...], traced: Traced) -> Graph:
     results = traced.program.outputs
     clear = {name for name in results if results.count(name) == 1} - {*names, *leaving}
     leaving += [name if name in clear else f"out_{at}" for at, name in enumerate(results)]
-    while len({*leaving, *names}) < len(leaving) + len(names):
-        leaving = [f"{name}_" for name in leaving]
+    taken = {*names}
+    for at, name in enumerate(leaving):
+        while name in taken:
+            name += "_"
+        leaving[at] = name
+        taken.add(name)
     return replace(
         graph,
         inputs=tuple(graph.inputs[places[name]] for name in names),
@@ -109,7 +113,7 @@ def _named(graph: Graph, calls: tuple[OpaqueUse, ...], traced: Traced) -> Graph:
 
 def _call(opaque: OpaqueCall, use: OpaqueUse, graph: Graph, traced: Traced) -> Call:
     call = opaque.call
-    text = _Text(graph.inputs[0].name if graph.inputs else "")
+    text = _Text()
     arguments = [text.of(one) for one in call.args]
     arguments += [[f"{name}=", *text.of(one)] for name, one in call.kwargs.items()]
     parts: list[str | int] = [f"torch.ops.{call.function}("]
@@ -142,12 +146,11 @@ def _call(opaque: OpaqueCall, use: OpaqueUse, graph: Graph, traced: Traced) -> C
 class _Text:
     """Writes the arguments of a call; `reads` are the tensors in their order."""
 
-    def __init__(self, like: str) -> None:
-        self.like = like
+    def __init__(self) -> None:
         self.reads: list[int] = []
 
     def of(self, value: Any) -> list[str | int]:
-        """Return an argument as pieces of text, and numbers for tensors."""
+        """Return an argument as pieces of text, and numbers for tensors and the device."""
         if isinstance(value, Ref):
             self.reads.append(value.index)
             return [self.reads.index(value.index)]
@@ -156,7 +159,7 @@ class _Text:
             inner = [part for at, one in enumerate(items) for part in ([", "] if at else []) + one]
             return ["[", *inner, "]"]
         if isinstance(value, torch.device):
-            return [f"{self.like}.device"] if self.like else [f"torch.{value!r}"]
+            return [DEVICE]
         if isinstance(value, float) and repr(value) in ("inf", "-inf", "nan"):
             return [f'float("{value!r}")']
         if value is None or isinstance(

@@ -186,9 +186,17 @@ def case_of(
     return path, dict(zip(names, inputs, strict=True)), {name: one.float() for name, one in wanted}
 
 
+def halves(x: Tensor, w: Tensor) -> Tensor:
+    """Each device has a part of the sum that fp16 does not hold."""
+    return x.float() @ w.float()
+
+
 def test_processes_give_the_results_of_all_regions(tmp_path: Path) -> None:
     ids = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6])
+    large = torch.full((32, 4), 100.0)
+    narrow = [one.half() for one in (torch.full((4, 64), 100.0), torch.cat([large, 1 - large]))]
     cases = [
+        case_of(halves, narrow, TWO, tmp_path / "halves.py", "x=k:gpu, out=whole"),
         case_of(running, made_of(*RUNNING), TWO, tmp_path / "running.py"),
         case_of(routed, [ids, *made_of((10, 16), (16, 32), (32, 4), (32, 16))], TWO, tmp_path / "routed.py"),
         case_of(written, [made_of((8, 8))[0], ids % 8, *made_of((8, 8))], TWO, tmp_path / "written.py"),
@@ -231,3 +239,14 @@ def test_random_programs_of_calls_and_algebra_give_what_eager_gives(tmp_path: Pa
         cases.append(case_of(drawn(seed), made_of((8, 8), (8, 8)), FOUR, tmp_path / f"drawn{seed}.py", pins))
     errors = worst_errors(cases, 4)
     assert max(errors) < 1e-4, errors
+
+
+def passed_on(x: Tensor) -> tuple[Tensor, ...]:
+    return x.clone(), torch.relu(x), torch.relu(x), torch.sort(x, -1).values
+
+
+def test_results_that_are_inputs_or_each_other_have_names_of_their_own() -> None:
+    result = shard_program(passed_on, torch.ones(4, 8), machine="gpu=2")
+    assert result.verdict, str(result.verdict.verdict)
+    names = [output.port.name for output in result.plans.best.sharded.layout.leaving]
+    assert len({"x", *names}) == 5

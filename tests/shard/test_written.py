@@ -19,12 +19,14 @@ from shard.cases import (
 )
 from shard.processes import Case, worst_errors
 
+from superopt.ir import parse_graph
+from superopt.shard.costs import mesh_of
 from superopt.shard.machine import parse_machine
 from superopt.shard.output.dtensor import dtensor_placements
 from superopt.shard.output.written import tightened, write_module
 from superopt.shard.proof import prove_sharded
-from superopt.shard.search import plan_shardings
-from superopt.shard.sharded import Placement
+from superopt.shard.search import Plan, Plans, plan_shardings
+from superopt.shard.sharded import Instruction, Placement, Sharded, layout_of
 
 SLOW_DEVICE = "device 1 MFLOP/s 10 MB/s"  # so slow that sharding is worth its while on small tensors
 TWO = f"gpu=2 @ 1 GB/s 1 us, {SLOW_DEVICE}"
@@ -45,6 +47,27 @@ CASES: tuple[tuple[Callable[..., Any], tuple[tuple[int, ...], ...], str, Pins], 
 )
 
 
+def gathered_mask(path: Path) -> Case:
+    """Write a program that gathers a mask, which then hides infinities."""
+    graph = parse_graph(
+        "graph hidden\naxes m=8 n=4\nin x: f32[m, n]\nin p: bool[m, n]\n"
+        "t2 = mul(p, x)\nout y: f32[m, n] = t2\n"
+    )
+    layout = layout_of(graph, mesh_of(parse_machine(TWO)))
+    instructions = (
+        Instruction("enter", 0, (None,)),
+        Instruction("enter", 1, ("m",)),
+        Instruction("all-gather", 1, (None,), (1,), (0,), "m"),
+        Instruction("step", 2, (None,), (2, 0)),
+    )
+    plan = Plan(Sharded(layout, instructions, (3,)), 0.0, 0.0, 0)
+    assert prove_sharded(plan.sharded)
+    path.write_text(write_module(Plans(graph, parse_machine(TWO), (plan,), True)))
+    hidden = torch.arange(32).view(8, 4) % 3 == 0
+    x = torch.ones(8, 4).masked_fill(hidden, float("inf"))
+    return path, {"x": x, "p": ~hidden}, {"y": torch.where(hidden, 0.0, x)}
+
+
 @pytest.mark.parametrize("machine", [TWO, pytest.param(FOUR, marks=pytest.mark.slow)])
 def test_processes_give_the_results_of_the_program(machine: str, tmp_path: Path) -> None:
     cases: list[Case] = []
@@ -61,6 +84,8 @@ def test_processes_give_the_results_of_the_program(machine: str, tmp_path: Path)
         path.write_text(write_module(plans))
         wanted = {graph.outputs[0].port.name: function(*inputs)}
         cases.append((path, dict(zip(names, inputs, strict=True)), wanted))
+    if machine == TWO:
+        cases.append(gathered_mask(tmp_path / "gathered.py"))
     errors = worst_errors(cases, parse_machine(machine).devices)
     assert max(errors) < 1e-5, errors
 
