@@ -23,6 +23,7 @@ from superopt.trace.lowering.table import (
     moves,
     widens,
 )
+from superopt.trace.rounding import Roundings
 from superopt.trace.run import dtype_name
 
 __all__ = ["Algebra", "OpaqueCall", "build"]
@@ -70,16 +71,24 @@ def enters(builder: Builder, raw: _Raw, sym: Sym) -> bool:
 
 def build(tape: Tape, *, for_proof: bool = False) -> Algebra:
     """Return the algebra of a tape: more operators `for_proof`."""
-    return _Translation(tape, for_proof).run()
+    rounding = frozenset[int]()
+    while True:
+        translation = _Translation(tape, for_proof, rounding)
+        made = translation.run()
+        if translation.roundings.met <= rounding:
+            return made
+        rounding |= translation.roundings.met
 
 
 class _Translation:
-    def __init__(self, tape: Tape, for_proof: bool) -> None:
+    def __init__(self, tape: Tape, for_proof: bool, rounding: frozenset[int]) -> None:
         self.tape = tape
+        self.rounding = rounding  # calls of casts that stay calls, since the program computes what they round
         self.for_proof = for_proof
         self.lowerings = LOWERINGS | PROOF_LOWERINGS if for_proof else LOWERINGS
         self.integers = INTEGERS | PROOF_INTEGERS if for_proof else INTEGERS
         self.builder = Builder(for_proof=for_proof)
+        self.roundings = Roundings(self.builder)
         self.tensors: dict[int, Sym] = {}
         self.opaque: list[OpaqueCall] = []
         self.raw: dict[int, tuple[tuple[tuple[int, ...], ...], torch.dtype]] = {}
@@ -102,8 +111,11 @@ class _Translation:
                 self.tensors[index] = self._input(index, level=0)
         for source in self.tape.tables:
             self.tensors[source.index] = self._table(source)
-        for call in self.calls:
-            self._call(call)
+        for number, call in enumerate(self.calls):
+            if number in self.rounding:
+                self._leave(call, "the program computes what this cast rounds away")
+            else:
+                self._call(number, call)
         return Algebra(
             self.tape,
             self.builder,
@@ -118,6 +130,7 @@ class _Translation:
         meta = self.tape.metas[index]
         dims = tuple(self.builder.axes.dim(size) for size in meta.shape)
         value = self.builder.input(dims, level, boolean=meta.dtype == torch.bool)
+        self.builder.stored[value] = meta.dtype
         self.raw[value] = dims, meta.dtype
         self.dtypes[value] = meta.dtype
         return Sym(value, dims, meta.dtype)
@@ -132,28 +145,37 @@ class _Translation:
             value = self.builder.apply("ne", value, self.builder.const(0))
         return Sym(value, dims, meta.dtype)
 
-    def _call(self, call: Call) -> None:
+    def _call(self, number: int, call: Call) -> None:
         first = len(self.builder.nodes)
         if not call.mutated and all(0 in self.tape.metas[i].shape for i in call.outputs if i is not None):
             made = tuple(None if i is None else self._nothing(i) for i in call.outputs)
         else:
             try:
                 made = self._lower(call)
+                self._check_shapes(call, made)
             except UnsupportedError as unsupported:
                 self._leave(call, str(unsupported))
                 return
+        found: dict[int, Sym] = {}
         for index, sym in zip(call.outputs, made, strict=True):
             if index is None or sym is None:
                 continue
             meta = self.tape.metas[index]
-            shape = self.builder.shape(sym)
-            assert shape == meta.shape, f"{call.target}: traced {shape}, PyTorch says {meta.shape}"
             self.builder.axes.meet(axis for dim in sym.dims for axis in dim)
-            self.tensors[index] = replace(sym, dtype=meta.dtype)
+            self.tensors[index] = found[index] = replace(sym, dtype=meta.dtype)
             self.dtypes.setdefault(sym.value, meta.dtype)
+        reads = list(refs((call.args, call.kwargs)))
+        self.roundings.follow(number, reads, found, self.tensors, first)
         inner = self._inner_dtype(call)
         for value in range(first, len(self.builder.nodes)):
             self.dtypes.setdefault(value, inner)
+
+    def _check_shapes(self, call: Call, made: tuple[Sym | None, ...]) -> None:
+        for index, sym in zip(call.outputs, made, strict=True):
+            if index is not None and sym is not None:
+                shape, known = self.builder.shape(sym), self.tape.metas[index].shape
+                if shape != known:
+                    raise UnsupportedError(f"a shape of {list(known)}, where its rule says {list(shape)}")
 
     def _inner_dtype(self, call: Call) -> torch.dtype:
         """Return the dtype of the values inside a call: the result.s, or an operand.s float."""

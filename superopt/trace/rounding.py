@@ -1,0 +1,90 @@
+"""Rounding: where a program computes what a cast rounds away, as x - x.bfloat16().float() does.
+
+Between floats a cast is the identity of the algebra, in which that difference would be 0, and a comparison of
+the two sides would be known. So each tensor is followed by the casts to a shorter float that it went through.
+Where one value meets itself, and went through other casts on one side than on the other, those casts are no
+algebra: they stay calls of PyTorch's.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from superopt.ir import COMPARISONS
+from superopt.trace.builder import Builder, Sym
+
+__all__ = ["Roundings"]
+
+
+class Roundings:
+    """The casts to shorter floats that the tensors of a tape went through."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self._casts: dict[tuple[int, torch.dtype], int] = {}  # a value and what it was cast to -> its bit
+        self._calls: list[list[int]] = []  # the calls that are such a cast, by its bit
+        self._passed: dict[int, int] = {}  # position on the tape -> the bits of the casts it went through
+        self.met: set[int] = set()  # the calls of casts whose rounding some other call computes
+
+    def follow(
+        self,
+        number: int,
+        reads: Sequence[int],
+        made: Mapping[int, Sym],
+        tensors: Mapping[int, Sym],
+        first: int,
+    ) -> None:
+        """Note what a call reads and makes, by position on the tape; its values are those from `first` on."""
+        passed = [self._passed.get(index, 0) for index in reads]
+        bits = 0
+        for one in passed:
+            bits |= one
+        if any(one != bits for one in passed):
+            values = {*range(first, len(self._builder.nodes)), *(sym.value for sym in made.values())}
+            if any(self._cancels(value) for value in values):
+                self._meet(passed)
+        for index, sym in made.items():
+            casts = [tensors[read] for read in reads if tensors[read].value == sym.value]
+            own = any(_shortens(source.dtype, sym.dtype) for source in casts)
+            self._passed[index] = bits | (self._bit(number, sym) if own else 0)
+
+    def _bit(self, number: int, sym: Sym) -> int:
+        at = self._casts.setdefault((sym.value, sym.dtype), len(self._calls))
+        if at == len(self._calls):
+            self._calls.append([])
+        self._calls[at].append(number)
+        return 1 << at
+
+    def _meet(self, passed: Iterable[int]) -> None:
+        """Note the casts that some of the sides went through, and not all."""
+        some, every = 0, -1
+        for one in passed:
+            some, every = some | one, every & one
+        for at, calls in enumerate(self._calls):
+            if (some & ~every) >> at & 1:
+                self.met.update(calls)
+
+    def _cancels(self, value: int) -> bool:
+        """Return whether a value is a difference of one value with itself, or compares these."""
+        node = self._builder.nodes[value]
+        if len(node.inputs) != 2 or node.tensorless:
+            return False
+        left, right = node.inputs
+        if node.op == "sub" or node.op in COMPARISONS:
+            return left == right
+        return node.op == "add" and (self._is_negative(left, right) or self._is_negative(right, left))
+
+    def _is_negative(self, value: int, other: int) -> bool:
+        """Return whether a value is the negative of another one."""
+        node = self._builder.nodes[value]
+        if node.op == "neg":
+            return node.inputs == (other,)
+        factors = [self._builder.constant(one) for one in node.inputs if one != other]
+        return node.op == "mul" and other in node.inputs and factors == [-1]
+
+
+def _shortens(old: torch.dtype, new: torch.dtype) -> bool:
+    """Return whether a float dtype cannot hold all numbers of another one."""
+    if not (old.is_floating_point and new.is_floating_point) or 1 in (old.itemsize, new.itemsize):
+        return False
+    return torch.promote_types(old, new) != new
