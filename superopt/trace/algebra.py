@@ -221,8 +221,7 @@ class _Translation:
         made += (None,) * (len(call.outputs) - len(made))
         for position, sym in zip(call.outputs, made, strict=False):
             if sym is not None and position is not None and not self.for_proof:
-                stored = {value: dtype for value, (_, dtype) in self.raw.items()}
-                check_wraps(self.builder, replace(sym, dtype=self.tape.metas[position].dtype), stored)
+                check_wraps(self.builder, replace(sym, dtype=self.tape.metas[position].dtype))
             if sym is None and position in self.used:
                 raise UnsupportedError("the position of an extremum is no algebra")
         return made[: len(call.outputs)]

@@ -75,6 +75,7 @@ class Builder:
         self.nodes: list[Node] = []
         self._known: dict[Node, int] = {}
         self.spans: dict[int, tuple[int, int]] = {}  # the least and the largest number of some integers
+        self.stored: dict[int, torch.dtype] = {}  # the dtypes of the values that are inputs
         self.first_places: dict[int, int] = {}  # a value that is the first place of a maximum -> of what
         self.readings: dict[int, tuple[Sym, Reading]] = {}  # a value, as which tensor it is what reading
 

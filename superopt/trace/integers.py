@@ -1,6 +1,5 @@
 """Integers: between which numbers those lie that are made of stored integers, so that none wraps around."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor, inf, isfinite, isnan
 
@@ -10,71 +9,107 @@ from superopt.dtypes import dtype_text
 from superopt.ops import OPS
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 
-__all__ = ["check_wraps"]
+__all__ = ["check_fits", "check_wraps", "wrapped"]
 
-_READ = frozenset({"rename", "select", "where", "window", "maximum", "minimum", "relu"})
+_READ = frozenset({"rename", "select", "where", "window", "maximum", "minimum", "relu", "max"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The least and the largest number, and whether some stored integer is among what they are made of."""
+    """The least and the largest number, and what is among that which they are made of."""
 
     low: float
     high: float
-    stored: bool
+    stored: bool = False  # whether some stored integer is
+    outcomes: bool = False  # whether some outcome of data is: of a comparison, or a stored truth value
+
+    def fits(self, dtype: torch.dtype) -> bool:
+        """Return whether a dtype holds all numbers."""
+        kind = torch.iinfo(dtype)
+        return kind.min <= self.low and self.high <= kind.max
 
 
-def check_wraps(b: Builder, sym: Sym, dtypes: Mapping[int, torch.dtype]) -> None:
+def check_wraps(b: Builder, sym: Sym) -> None:
     """Refuse integers of a tensor that its dtype may not hold, of which PyTorch would drop the upper bits.
 
-    What is made of positions alone is not looked at. `dtypes` are those of the values that are inputs.
+    What is made of positions alone is not looked at, and no tensor has so many outcomes that 64 bits do not
+    count them.
     """
-    if sym.dtype.is_floating_point or sym.dtype == torch.bool or sym.value in dtypes:
+    if sym.dtype.is_floating_point or sym.dtype == torch.bool or sym.value in b.stored:
         return
-    span, kind = _span(b, sym.value, dtypes, {}), torch.iinfo(sym.dtype)
-    if span.stored and not (kind.min <= span.low and span.high <= kind.max):
+    span = _span(b, sym.value, {})
+    counted = span.stored or (span.outcomes and sym.dtype != torch.int64)
+    if counted and not span.fits(sym.dtype):
         raise UnsupportedError(f"works on {dtype_text(sym.dtype)} data, which may wrap around")
 
 
-def _span(b: Builder, value: int, dtypes: Mapping[int, torch.dtype], known: dict[int, _Span]) -> _Span:
+def check_fits(b: Builder, sym: Sym, dtype: torch.dtype) -> None:
+    """Refuse to store a tensor's integers in a dtype that may not hold them."""
+    if sym.dtype == torch.bool or dtype == torch.bool:
+        return
+    own = torch.iinfo(sym.dtype)
+    if not (_Span(own.min, own.max).fits(dtype) or _span(b, sym.value, {}).fits(dtype)):
+        raise UnsupportedError(f"stores {dtype_text(sym.dtype)} data as {dtype_text(dtype)}")
+
+
+def wrapped(number: int, dtype: torch.dtype) -> int:
+    """Return what an integer dtype holds of a number: its lower bits."""
+    kind = torch.iinfo(dtype)
+    return (number - kind.min) % (kind.max - kind.min + 1) + kind.min
+
+
+def _span(b: Builder, value: int, known: dict[int, _Span]) -> _Span:
     if value not in known:
-        span = _found(b, value, dtypes, known)
+        span = _found(b, value, known)
         unbounded = isnan(span.low) or isnan(span.high)  # such as inf - inf
-        known[value] = _Span(-inf, inf, span.stored) if unbounded else span
+        known[value] = _Span(-inf, inf, span.stored, span.outcomes) if unbounded else span
     return known[value]
 
 
-def _found(b: Builder, value: int, dtypes: Mapping[int, torch.dtype], known: dict[int, _Span]) -> _Span:
+def _found(b: Builder, value: int, known: dict[int, _Span]) -> _Span:
     node = b.nodes[value]
+    if node.value is not None:
+        return _Span(float(node.value), float(node.value))
+    if node.mask or (node.op in OPS and OPS[node.op].mask):
+        return _Span(0, 1, outcomes=not node.tensorless)
     if node.op == "input":
-        dtype = dtypes[value]
+        dtype = b.stored[value]
         stored = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
         kind = torch.iinfo(dtype) if stored else None
-        return _Span(kind.min, kind.max, True) if kind else _Span(-inf, inf, False)
-    if node.value is not None:
-        return _Span(float(node.value), float(node.value), False)
-    if node.mask or (node.op in OPS and OPS[node.op].mask):
-        return _Span(0, 1, False)
+        return _Span(kind.min, kind.max, stored=True) if kind else _Span(-inf, inf)
     if node.op == "index":
-        return _Span(0, b.axes.extent(node.axes) - 1, False)
-    parts = [_span(b, one, dtypes, known) for one in node.inputs]
-    stored = any(one.stored for one in parts)
-    if value in b.spans:
-        return _Span(*b.spans[value], stored)
+        return _Span(0, b.axes.extent(node.axes) - 1)
+    if node.op == "size":
+        return _Span(b.axes.extent(node.axes), b.axes.extent(node.axes))
+    parts = [_span(b, one, known) for one in node.inputs]
+    stored, outcomes = any(one.stored for one in parts), any(one.outcomes for one in parts)
+    low, high = b.spans.get(value) or _ends(b, value, parts)
+    return _Span(low, high, stored, outcomes)
+
+
+def _ends(b: Builder, value: int, parts: list[_Span]) -> tuple[float, float]:
+    """Return the least and the largest number that an operator makes."""
+    node = b.nodes[value]
+    count = b.axes.extent(node.axes) if node.op in ("sum", "contract") else 1
     match node.op, parts:
         case "add", [x, y]:
-            return _Span(x.low + y.low, x.high + y.high, stored)
+            return x.low + y.low, x.high + y.high
         case "sub", [x, y]:
-            return _Span(x.low - y.high, x.high - y.low, stored)
+            return x.low - y.high, x.high - y.low
         case "neg", [x]:
-            return _Span(-x.high, -x.low, stored)
+            return -x.high, -x.low
         case "floor", [x]:
             low, high = (floor(end) if isfinite(end) else end for end in (x.low, x.high))
-            return _Span(low, high, stored)
-        case "mul", [x, y]:
+            return low, high
+        case "sum", [x]:
+            return x.low * count, x.high * count
+        case (("mul" | "contract"), [x, y]):
             ends = [i * j if i and j else 0 for i in (x.low, x.high) for j in (y.low, y.high)]  # 0 * inf is 0
-            return _Span(min(ends), max(ends), stored)
+            return min(ends) * count, max(ends) * count
+        case "square", [x]:
+            return 0, max(x.low * x.low, x.high * x.high)
+        case "abs", [x]:
+            return 0, max(-x.low, x.high)
         case op, _ if op in _READ:
-            read = [*parts, _Span(0, 0, False)]
-            return _Span(min(one.low for one in read), max(one.high for one in read), stored)
-    return _Span(-inf, inf, stored)
+            return min(0, *(one.low for one in parts)), max(0, *(one.high for one in parts))
+    return -inf, inf

@@ -1,5 +1,8 @@
 """Numbers that meet tensors of other dtypes: what is computed is what PyTorch computes, or stays a call."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -88,3 +91,84 @@ def test_a_number_is_rounded_before_half_precisions_are_compared_with_it(dtype: 
 
     x = torch.tensor([0.1, 0.3, -torch.inf], dtype=dtype)
     torch.testing.assert_close(trace(function, x).run(x), function(x))
+
+
+_HALF = torch.full((8,), 0.3, dtype=torch.bfloat16)
+_WIDE = torch.linspace(-2, 2, 24).reshape(4, 6)
+_SMALL = torch.tensor([3, 5, -7], dtype=torch.int8)
+_T = torch.tensor(0.3)
+_E4M3 = torch.float8_e4m3fn
+
+_ROUNDED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "a half against a float of no dimensions": (lambda x: torch.where(x > _T, x, 0), (_HALF,)),
+    "a float of no dimensions against a half": (lambda x: torch.where(x.mean() < x, x, 0), (_HALF,)),
+    "a float input of no dimensions": (lambda x, t: torch.where(x >= t, x, 0), (_HALF, _T)),
+    "an integer of no dimensions": (lambda x: x * (x >= torch.tensor(257)), (_HALF * 0 + 256,)),
+    "a cast to 8 bits": (lambda x: x.to(_E4M3).float() * 0.5, (_WIDE,)),
+    "a copy to 8 bits": (lambda x: torch.zeros(x.shape, dtype=_E4M3).copy_(x).float(), (_WIDE,)),
+    "a residual": (lambda x: (x.bfloat16(), x - x.bfloat16().float()), (_WIDE,)),
+    "a residual as a sum": (lambda x: -(x * 3).half().float() + x * 3, (_WIDE,)),
+    "a residual with a factor": (lambda x: torch.sub(x.half(), x, alpha=1), (_WIDE,)),
+    "a residual in two steps": (lambda x: (x * 2).exp() - (x.half() * 2).float().exp(), (_WIDE,)),
+    "a rounding that is compared": (lambda x: x * (x.half().float() == x), (_WIDE,)),
+    "a residual of a copy": (lambda x: x - torch.empty(x.shape, dtype=torch.half).copy_(x), (_WIDE,)),
+    "a negative number as bytes": (lambda x: x + torch.full((6,), -1, dtype=torch.uint8), (_WIDE,)),
+    "a negative number like another": (lambda x: x * torch.full_like(x, -1, dtype=torch.uint8), (_WIDE,)),
+    "positions as bytes": (lambda x: x + torch.arange(0, 600, 100).to(torch.uint8), (_WIDE,)),
+    "positions copied to bytes": (
+        lambda x: x + torch.empty(6, dtype=torch.uint8).copy_(torch.arange(0, 600, 100)), (_WIDE,)
+    ),
+    "a number of outcomes": (
+        lambda x: ((x > 0).to(torch.uint8) * 200 + (x < 1).to(torch.uint8) * 200) * x, (_WIDE,)
+    ),
+    "a range of halves": (lambda x: x[:, :4] * torch.arange(7 / 2), (_WIDE,)),
+    "a whole range up to a half": (lambda x: x[:, :3] * torch.arange(7 / 2, dtype=torch.long), (_WIDE,)),
+    "a range of few bits": (lambda x: x[:, :4] * torch.arange(7 / 2, dtype=torch.int32), (_WIDE,)),
+    "a range whose quotient rounds": (lambda x: x[:, :3] * torch.arange(0, 0.9, 0.3), (_WIDE,)),
+    "a range downwards": (lambda x: x[:, :3] * torch.arange(5, -1, -2), (_WIDE,)),
+    "a number and bits": (lambda x: torch.where(torch.bitwise_and(True, x > 0), x, 0.0), (_WIDE,)),
+    "a number or bits": (lambda x: torch.where(torch.bitwise_or(False, x > 0), x, 0.0), (_WIDE,)),
+    "a number against bits": (lambda x: torch.where(torch.bitwise_xor(True, x > 0), x, 0.0), (_WIDE,)),
+    "bits of a number": (lambda i: torch.bitwise_and(7, i) * 0.5, (_SMALL,)),
+    "a number that is shifted": (lambda i: (1000 >> i.abs().int()) * 0.5, (_SMALL,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("for_proof", [False, True])
+@pytest.mark.parametrize("name", _ROUNDED)
+def test_what_pytorch_rounds_or_wraps_is_no_algebra(name: str, for_proof: bool) -> None:
+    function, inputs = _ROUNDED[name]
+    traced = trace(function, *inputs, for_proof=for_proof)
+    torch.testing.assert_close(traced.run(*inputs), function(*inputs))
+
+
+_KEPT: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "weights of 8 bits": (lambda x, w: x.half() @ w.to(torch.half), (_WIDE, _WIDE.T.to(_E4M3))),
+    "truth values as 8 bits": (lambda x: (x > 0).to(_E4M3).float() * x, (_WIDE,)),
+    "casts to and fro": (lambda x: (x.half() * 2).float() + x, (_WIDE,)),
+    "a difference of one cast": (lambda x: x.half() * 2 - x.half().float(), (_WIDE,)),
+    "a shorter float of no dimensions": (lambda x: x * (x > torch.tensor(0.25).bfloat16()), (_WIDE,)),
+    "a count": (lambda x: (x > 0).sum(-1) * 2, (_WIDE,)),
+    "a count of few bits": (lambda x: (x > 0).sum(-1, dtype=torch.int32) * 2, (_WIDE,)),
+    "positions that fit": (
+        lambda x: x + torch.empty(6, dtype=torch.uint8).copy_(torch.arange(250, 256)), (_WIDE,)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _KEPT)
+def test_what_is_exact_stays_algebra(name: str) -> None:
+    function, inputs = _KEPT[name]
+    traced = trace(function, *inputs)
+    assert not traced.program.opaque
+    torch.testing.assert_close(traced.run(*inputs), function(*inputs), rtol=1e-2, atol=1e-2)
+
+
+def test_only_casts_whose_rounding_is_computed_stay_calls() -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.half().float() * 2
+        return (y + x).exp(), y.exp() - y.exp().bfloat16().float()
+
+    traced = trace(function, _WIDE)
+    assert [call.target for call in traced.program.opaque] == ["aten._to_copy.default"]
+    assert traced.run(_WIDE)[1].abs().max() > 0

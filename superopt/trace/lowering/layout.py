@@ -5,13 +5,14 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from itertools import accumulate
-from math import gcd, prod
+from math import ceil, gcd, prod
 from typing import Any
 
 import torch
 
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
+from superopt.trace.integers import check_fits
 from superopt.trace.lowering.masks import choose
 from superopt.trace.lowering.readings import joined, read_dim, side_by_side
 from superopt.trace.lowering.table import flat, held, lower, lower_all
@@ -21,6 +22,11 @@ __all__ = ["along", "picked", "select", "slice_dim", "unfolded_apart"]
 
 _MOST_BLOCKS = 64  # a slice or cat of more blocks than this is data movement, not algebra
 _MOSTLY = 2  # a slice of windows is windows if it keeps one in so many of them
+
+
+@lower("clone", "detach", "alias", "contiguous", "lift_fresh", "lift_fresh_copy", "lift", "positive")
+def _identity(b: Builder, x: Sym, **options: Any) -> Sym:
+    return x
 
 
 @lower("transpose")
@@ -276,15 +282,27 @@ def _triangle(b: Builder, x: Sym, op: str, diagonal: int) -> Sym:
 
 @lower("arange")
 def _arange(b: Builder, *bounds: float, **options: Any) -> Sym:
-    start: float = 0 if len(bounds) == 1 else bounds[0]
-    end = bounds[0] if len(bounds) == 1 else bounds[1]
-    step = Fraction(bounds[2] if len(bounds) > 2 else options.get("step", 1))
-    count = max(0, -((Fraction(start) - Fraction(end)) // step))
-    made = b.axes.dim(int(count))
-    if step.denominator > 1 or Fraction(start).denominator > 1:
-        _check_fractions(options.get("dtype"))
+    start, end = (0, bounds[0]) if len(bounds) == 1 else bounds[:2]
+    step = bounds[2] if len(bounds) > 2 else options.get("step", 1)
+    whole = all(isinstance(one, int) for one in (start, end, step))
+    dtype = options.get("dtype") or (torch.int64 if whole else torch.get_default_dtype())
+    count = _count(start, end, step, dtype)
+    if not dtype.is_floating_point:
+        start, step = int(start), int(step)
+    made = b.axes.dim(count)
     scaled = b.apply("mul", b.index(made), b.const(step))
-    return Sym(b.apply("add", scaled, b.const(start)), (made,), torch.int64)
+    found = Sym(b.apply("add", scaled, b.const(start)), (made,), dtype)
+    if not dtype.is_floating_point:
+        check_fits(b, replace(found, dtype=torch.int64), dtype)
+    return found
+
+
+def _count(start: float, end: float, step: float, dtype: torch.dtype) -> int:
+    """Return how many numbers PyTorch puts between two: by whole numbers for int64, else by doubles."""
+    if dtype != torch.int64:
+        return max(0, ceil((float(end) - float(start)) / float(step)))
+    start, end, step = int(start), int(end), int(step)
+    return max(0, -((start - end) // step))
 
 
 def _check_fractions(dtype: torch.dtype | None) -> None:

@@ -9,16 +9,27 @@ from typing import Any
 
 import torch
 
+from superopt.dtypes import dtype_text
 from superopt.ir import COMPARISONS
 from superopt.trace.builder import Builder, Sym, UnsupportedError
+from superopt.trace.integers import check_fits
 from superopt.trace.lowering.layout import slice_dim
 from superopt.trace.lowering.masks import add, choose, exp, pointwise, scale, sub
-from superopt.trace.lowering.table import as_sym, flat, held, lower, lower_all, takes_integers
+from superopt.trace.lowering.table import (
+    as_sym,
+    check_quantizes,
+    flat,
+    held,
+    lower,
+    lower_all,
+    takes_integers,
+)
 
 __all__: list[str] = []
 
 _LONGEST_POWER = 16
 _LOG_10 = 2.302585092994046
+_BITS = (torch.int8, torch.uint8)  # integers whose bits are algebra: all floats hold them, and their parts
 
 _UNARY = (
     "abs", "cos", "erf", "exp2", "expm1", "log", "log1p", "log2", "neg", "reciprocal", "relu",
@@ -159,14 +170,13 @@ def _logical(b: Builder, op: str, x: Sym, y: Any) -> Sym:
 
 takes_integers("bitwise_and", "__and__", "bitwise_right_shift", "__rshift__")
 
-_BITS = (torch.int8, torch.uint8)  # integers whose bits are algebra: all floats hold them, and their parts
-
 
 @lower("bitwise_right_shift", "__rshift__")
-def _shifted(b: Builder, x: Sym, y: Any) -> Sym:
+def _shifted(b: Builder, x: Any, y: Any) -> Sym:
     """Return the upper bits of integers: a shift keeps the sign, so it rounds down."""
-    by = b.constant(y.value) if isinstance(y, Sym) else y
-    if x.dtype not in _BITS or not isinstance(by, int | Fraction) or not 0 <= by < 8 or by != int(by):
+    x, y = _tensors(b, x, y)
+    by = b.constant(y.value)
+    if x.dtype not in _BITS or by is None or not 0 <= by < 8 or by != int(by):
         raise UnsupportedError("works on the bits of integers")
     return pointwise(b, "floor", scale(b, "mul", x, b.scalar(0.5 ** int(by), torch.float32)))
 
@@ -182,8 +192,10 @@ def _lower_bits(b: Builder, x: Sym, y: Sym) -> Sym:
     return made
 
 
-def _bitwise(op: str, b: Builder, x: Sym, y: Any) -> Sym:
-    y = as_sym(b, y, x)
+def _bitwise(op: str, b: Builder, x: Any, y: Any) -> Sym:
+    x, y = _tensors(b, x, y)
+    if b.constant(x.value) is not None:
+        x, y = y, x
     if op == "and" and not x.dtype.is_floating_point and x.dtype != torch.bool:
         return _lower_bits(b, x, y)
     if x.dtype != torch.bool or y.dtype != torch.bool:
@@ -209,11 +221,9 @@ def _to_copy(b: Builder, x: Sym, dtype: torch.dtype | None = None, **options: An
         return truth(b, x)
     if not dtype.is_floating_point and x.dtype.is_floating_point:
         raise UnsupportedError("rounds to integers")
-    return x
-
-
-@lower("clone", "detach", "alias", "contiguous", "lift_fresh", "lift_fresh_copy", "lift", "positive")
-def _identity(b: Builder, x: Sym, **options: Any) -> Sym:
+    check_quantizes(x, dtype)
+    if not dtype.is_floating_point:
+        check_fits(b, x, dtype)
     return x
 
 
@@ -255,11 +265,39 @@ def _log_sigmoid(b: Builder, x: Sym) -> tuple[Sym, None]:
 
 
 def _compare(op: str, b: Builder, x: Sym, y: Any) -> Sym:
-    """Compare a tensor with another or with a number, which PyTorch rounds to a half precision first."""
-    if not isinstance(y, Sym) and x.dtype in (torch.float16, torch.bfloat16):
-        rounded = float(torch.tensor(y, dtype=torch.float64).to(x.dtype))
-        y = rounded if math.isfinite(rounded) else y
-    return pointwise(b, op, x, as_sym(b, y, x))
+    """Compare a tensor with another or with a number.
+
+    PyTorch gives what has no dimensions the dtype of what has some, which may round it.
+    """
+    if not isinstance(y, Sym):
+        y = as_sym(b, _rounded(y, x.dtype), x)
+    elif x.dims and not y.dims:
+        y = _as_dtype(b, y, x.dtype)
+    elif y.dims and not x.dims:
+        x = _as_dtype(b, x, y.dtype)
+    return pointwise(b, op, x, y)
+
+
+def _rounded(number: float | int | bool, dtype: torch.dtype) -> float | int | bool:
+    """Return what a half precision makes of a number; other dtypes leave it as it is."""
+    if dtype not in (torch.float16, torch.bfloat16):
+        return number
+    rounded = float(torch.tensor(number, dtype=torch.float64).to(dtype))
+    return rounded if math.isfinite(rounded) else number
+
+
+def _as_dtype(b: Builder, x: Sym, dtype: torch.dtype) -> Sym:
+    """Return a number of no dimensions as a float dtype holds it, where the number is known."""
+    floats = x.dtype.is_floating_point
+    kept = torch.promote_types(x.dtype, dtype) == dtype if floats else x.dtype in (torch.bool, *_BITS)
+    if not dtype.is_floating_point or kept or x.mask is not None or b.nodes[x.value].op == "infinity":
+        return x
+    number = b.constant(x.value)
+    if number is not None:
+        return replace(x, value=b.const(_rounded(float(number), dtype)))
+    if floats or dtype.itemsize == 2:
+        raise UnsupportedError(f"rounds {dtype_text(x.dtype)} to {dtype_text(dtype)} before it compares")
+    return x
 
 
 @lower("glu")

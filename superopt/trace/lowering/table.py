@@ -5,8 +5,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from superopt.dtypes import dtype_text
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
+from superopt.trace.integers import check_fits, wrapped
 
 __all__ = [
     "INTEGERS",
@@ -17,6 +19,7 @@ __all__ = [
     "WIDENING",
     "Lowering",
     "as_sym",
+    "check_quantizes",
     "check_rounds",
     "held",
     "lower",
@@ -111,14 +114,18 @@ def held(b: Builder, value: Any, dtype: torch.dtype | None) -> Sym:
     """Return a number or a tensor as a tensor of a dtype holds it; without a dtype, as it is."""
     found = value if isinstance(value, Sym) else b.scalar(value, _dtype_of(value))
     number = b.constant(found.value)
-    if dtype is None or dtype.is_floating_point or found.dtype == dtype:
+    if dtype is None or found.dtype == dtype:
+        return found
+    if dtype.is_floating_point:
+        check_quantizes(found, dtype)
         return found
     if number is None:
         check_rounds(found, dtype)
+        check_fits(b, found, dtype)
         return found
     if found.mask is not None:
         raise UnsupportedError("infinity as an integer")
-    return b.scalar(bool(number) if dtype == torch.bool else int(number), dtype)
+    return b.scalar(bool(number) if dtype == torch.bool else wrapped(int(number), dtype), dtype)
 
 
 def _dtype_of(number: float | int | bool) -> torch.dtype:
@@ -130,10 +137,16 @@ def _dtype_of(number: float | int | bool) -> torch.dtype:
 def check_rounds(x: Sym, dtype: torch.dtype | None) -> None:
     """Refuse a dtype that cannot hold the numbers of a tensor."""
     if dtype is not None and not dtype.is_floating_point:
-        if x.dtype.is_floating_point:
+        if x.dtype.is_floating_point or x.dtype.is_complex:
             raise UnsupportedError("rounds to integers")
         if dtype == torch.bool:
             raise UnsupportedError("makes numbers truth values")
+
+
+def check_quantizes(x: Sym, dtype: torch.dtype) -> None:
+    """Refuse to cast a tensor to a float of 8 bits, whose roundings are too large to be left out."""
+    if dtype.is_floating_point and dtype.itemsize == 1 and x.dtype not in (dtype, torch.bool):
+        raise UnsupportedError(f"rounds to {dtype_text(dtype)}")
 
 
 def normal_dims(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
