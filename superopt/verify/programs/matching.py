@@ -272,7 +272,7 @@ class _Stream:
 
 
 def _moved(step: Step, place: Mapping[int, int]) -> Step:
-    return Step(step.op, tuple(place[i] for i in step.inputs), step.axes, step.mapping, step.value)
+    return step.reading(place[i] for i in step.inputs)
 
 
 # Where to cut.

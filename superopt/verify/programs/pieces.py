@@ -195,6 +195,8 @@ def _axes_in_order(
         used.update(dict.fromkeys(step.axes))
         for old, new in step.mapping:
             used.update(dict.fromkeys((old, new) if isinstance(new, str) else (old,)))
+        for place in step.places:
+            used.update(dict.fromkeys(place.named))
     for output in outputs:
         used.update(dict.fromkeys(output.port.axes))
     return used
