@@ -33,7 +33,8 @@ arguments collide.
 Assumed: hashes, and the signs and logarithms of unrelated numbers, are as good as random, and so are powers
 of a random base with unrelated exponents where the bound above for exponentials says too little; no root is
 taken of what is identically a square; an axis whose positions nothing tells apart shows a difference on two
-or three of them; if programs differ in floats only, that is not a difference.
+or three of them, or on as many as sums over it are multiplied; if programs differ in floats only, that is
+not a difference.
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,19 +5,21 @@ true there, and a polynomial that is zero for small counts is zero. A program th
 other numbers than 1, or multiplies more than two, is not compared on fewer positions than there are.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from superopt.dtypes import INTEGERS
-from superopt.ir import Graph
+from superopt.ir import Graph, Step, tensorless_values
 from superopt.ops import OPS
 
-__all__ = ["misread_counts"]
+__all__ = ["misread_counts", "multiplied_sums"]
 
 _SUMS = frozenset({"sum", "contract"})
 _PRODUCTS = frozenset({"mul", "div", "contract"})
 _ORDERS = frozenset({"max", "maximum", "minimum", "relu", "abs"})
 _MOST_FACTORS = 2
+_TOO_MANY_SUMS = 1 << 16
 
 
 def misread_counts(graph: Graph, partial: frozenset[str], known: Mapping[int, Fraction]) -> bool:
@@ -65,3 +67,76 @@ def _single_places(graph: Graph, known: Mapping[int, Fraction]) -> frozenset[int
         ):
             single.add(at)
     return frozenset(single)
+
+
+def multiplied_sums(graphs: Iterable[Graph], groups: Mapping[str, str]) -> dict[str, int]:
+    """Return for each group of axes how many sums over it are multiplied in one term of some value, at most.
+
+    On k positions a matrix of scalar products has rank k, so that the determinant of a larger one is 0. What
+    multiplies r sums is 0 for any number of positions if it is 0 for r of them: it is a polynomial in the
+    weights of the positions, and the terms with r different ones tell it. A root, an outcome of a comparison
+    and what the algebra opens no further are numbers of their own.
+    """
+    found: dict[str, int] = {}
+    for graph in graphs:
+        tensorless = tensorless_values(graph)
+        values: list[_Sums] = [{}] * len(graph.inputs)
+        for at, step in graph.numbered:
+            made = {} if tensorless[at] else _sums_of(step, values, tensorless, groups)
+            found = _larger(found, made)
+            values.append(made)
+    return found
+
+
+_Sums = Mapping[str, int]
+
+
+def _sums_of(
+    step: Step, values: Sequence[_Sums], tensorless: Sequence[bool], groups: Mapping[str, str]
+) -> _Sums:
+    args = [values[i] for i in step.inputs]
+    if step.op in OPS:
+        made: _Sums = OPS[step.op].scalar(_MultipliedSums(), *args)
+        return made
+    if step.op not in _SUMS:
+        return args[0] if args else {}
+    product = args[0] if step.op == "sum" else _together(*args)
+    if any(tensorless[i] for i in step.inputs):  # a mask of indices picks elements
+        return product
+    return _together(product, Counter(groups[axis] for axis in step.axes))
+
+
+def _larger(a: _Sums, b: _Sums) -> dict[str, int]:
+    return {group: max(a.get(group, 0), b.get(group, 0)) for group in {**a, **b}}
+
+
+def _together(a: _Sums, b: _Sums) -> dict[str, int]:
+    return {group: min(a.get(group, 0) + b.get(group, 0), _TOO_MANY_SUMS) for group in {**a, **b}}
+
+
+class _MultipliedSums:
+    """Scalars[_Sums]."""
+
+    def const(self, *args: object) -> _Sums:
+        return {}
+
+    infinity = exp = sqrt = less = equal = const
+
+    def neg(self, a: _Sums) -> _Sums:
+        return a
+
+    inv = neg
+
+    def add(self, a: _Sums, b: _Sums) -> _Sums:
+        return _larger(a, b) if a and b else a or b
+
+    maximum = add
+
+    def mul(self, a: _Sums, b: _Sums) -> _Sums:
+        return _together(a, b) if a and b else a or b
+
+    def where(self, mask: _Sums, a: _Sums, b: _Sums) -> _Sums:
+        return self.add(a, b)
+
+    def function(self, name: str, *args: _Sums) -> _Sums:
+        return {}

@@ -1,7 +1,8 @@
 """Tiny sizes: on which positions each axis of some programs is evaluated.
 
 An axis whose positions nothing tells apart is evaluated on two or three of them, which stand for all of its
-extent (`Field.weights`). One that is indexed or selected from keeps every position that is read apart:
+extent (`Field.weights`), or on as many as sums over it are multiplied in one term (`multiplied_sums`). One
+that is indexed or selected from keeps every position that is read apart:
 
 - where equal indices join two axes, as slices, cats and diagonals do, all positions, up to `_WHOLE`;
 - else the first few, if every combination of outcomes of masks that occurs on the whole axes occurs there;
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from superopt.ir import Graph, tensorless_values, value_axes
 from superopt.ops import OPS
-from superopt.verify.evaluation.counts import misread_counts
+from superopt.verify.evaluation.counts import misread_counts, multiplied_sums
 from superopt.verify.evaluation.gathered import gatherings
 from superopt.verify.evaluation.integers import drawn_integers, reads_integers
 from superopt.verify.evaluation.pool import pool_of
@@ -129,6 +130,7 @@ def tiny_sizes(
     groups = _groups(graphs, real, links)
     uses = _Uses(graphs, groups, real)
     meeting = _meeting_groups(graphs, groups) if narrow else frozenset(groups.values())
+    multiplied = {} if guess else multiplied_sums(graphs, groups)
     places: dict[str, tuple[int, ...]] = {}
     for axis, size in real.items():
         group = groups[axis]
@@ -150,6 +152,8 @@ def tiny_sizes(
             length = max(_SIZES[(1 + variant) % len(_SIZES)], *(c + 2 for c in uses.near), 2, least)
             places[group] = tuple(range(min(size, length)))
         else:
+            if multiplied.get(group, 0) > max(_SIZES):  # else one of two choices of sizes is enough
+                tiny = max(tiny, multiplied[group])
             places[group] = tuple(range(min(size, tiny if group in meeting else 1)))
     missing = uses.show_all(places, variant)
     integers, unseen = drawn_integers(graphs, uses.compared, places, groups, real, grow=not guess)
