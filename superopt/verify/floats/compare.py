@@ -50,6 +50,7 @@ from superopt.verify.floats.samples import (
     MINUS_INFINITY,
     MISSING,
     ONLY_FINITE,
+    PLAIN,
     beside,
     sample,
     tensors_of,
@@ -303,7 +304,8 @@ class _Comparison:
             _check_shapes(own, made[at])
         turned = self.turned
         sides = {at: (turned(truth), turned(own), turned(made[at])) for at in which}
-        found = {at: errors_of(*sides[at], None) for at in which}
+        infinities = name in PLAIN
+        found = {at: errors_of(*sides[at], None, infinities=infinities) for at in which}
         met = False
         if self.watch is not None and (self._is_open or any(map(may_hang, found.values()))):
             usable = [a.isfinite() & b.isfinite() for a, b in zip(truth, own, strict=True)]
@@ -311,7 +313,8 @@ class _Comparison:
             self.watch.record(sight)
             met = bool(sight.met)
             if sight.certain is not None:
-                found = {at: errors_of(*sides[at], turned(sight.certain)) for at in which}
+                certain = turned(sight.certain)
+                found = {at: errors_of(*sides[at], certain, infinities=infinities) for at in which}
         for at in which:
             errors[at].append(found[at])
             self.compared = tuple(map(any, zip_longest(self.compared, found[at].compared, fillvalue=False)))

@@ -28,8 +28,8 @@ ROUNDING = 64.0
 """Units in the last place below which two functions count as the same."""
 
 Differing: TypeAlias = Literal["numbers", "in any way", "undefined"]
-"""What tells two functions apart: other numbers; these, or a NaN or infinity of one of them; or a NaN or
-infinity of the second where the first has a number."""
+"""What tells two functions apart: other numbers; these, or a NaN or infinity that the other does not have;
+or a NaN or infinity of the second where the first has a number."""
 
 FOUND = "inputs found for comparisons"
 """The name under which inputs are judged that were searched for."""
@@ -44,7 +44,7 @@ class Errors:
 
     outputs: tuple[tuple[float, float, float], ...]
     equal: bool  # whether the results that are no floats agree
-    nonfinite: bool
+    nonfinite: bool  # whether the candidate makes a NaN or infinity, or lacks one, and may not
     compared: tuple[bool, ...]  # whether any of its numbers was compared, by output, whatever its dtype
     doubtful: int  # elements that are not judged
 
@@ -55,9 +55,17 @@ class Errors:
 
 
 def errors_of(
-    truth: Sequence[Tensor], own: Sequence[Tensor], found: Sequence[Tensor], certain: Sequence[Tensor] | None
+    truth: Sequence[Tensor],
+    own: Sequence[Tensor],
+    found: Sequence[Tensor],
+    certain: Sequence[Tensor] | None,
+    *,
+    infinities: bool = False,
 ) -> Errors:
-    """Return the errors of one draw; `certain` tells which elements are judged, None that all are."""
+    """Return the errors of one draw; `certain` tells which elements are judged, None that all are.
+
+    With `infinities`, one that PyTorch makes as the exact result is it must be the same in the candidate.
+    """
     outputs: list[tuple[float, float, float]] = []
     compared: list[bool] = []
     nonfinite = False
@@ -76,6 +84,9 @@ def errors_of(
         nonfinite |= bool(doubted.any()) and bool(
             (doubted & ~_rightly_infinite(exact, eager, made, counted)).any()
         )
+        if infinities and bool(exact.isinf().any()):
+            surely_infinite = counted & exact.isinf() & (eager == exact)
+            nonfinite |= bool((surely_infinite & (made != exact)).any())
         usable = counted & exact.isfinite() & eager.isfinite()
         compared.append(bool(usable.any()) or usable.numel() == 0)
         unit = torch.finfo(eager.dtype).eps
@@ -160,4 +171,7 @@ def differ(a: Tensor, b: Tensor, tolerance: float, least: float, differing: Diff
         return a.isfinite() & ~b.isfinite()
     found = ((a - b).abs() > tolerance * scale_of(a)) & ((a - b).abs() > least)
     found &= a.isfinite() & b.isfinite()
-    return found if differing == "numbers" else found | (a.isfinite() != b.isfinite())
+    if differing == "numbers":
+        return found
+    same = (a == b) | (a.isnan() & b.isnan()) | (a.isfinite() & b.isfinite())
+    return found | ~same

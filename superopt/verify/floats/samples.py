@@ -25,6 +25,7 @@ __all__ = [
     "MINUS_INFINITY",
     "MISSING",
     "ONLY_FINITE",
+    "PLAIN",
     "SMALL_INTEGERS",
     "beside",
     "sample",
@@ -103,6 +104,9 @@ _PART = 131_071
 
 ONLY_FINITE = frozenset({"huge", "constant rows"})
 """Distributions that tell whether NaN or infinity comes up; on them rounding is as large as results."""
+
+PLAIN = ("normal", "uniform positive", "near-zero rows")
+"""Moderate distributions of which no number is a zero by chance, so that nothing is divided by one."""
 
 DIRECTED = ("around constants", "program's constants", "small integers")
 """Distributions that aim at the comparisons of a program, the one first that mostly shows all of them."""
