@@ -22,17 +22,19 @@ from superopt.verify.floats.compare import (
 from superopt.verify.floats.errors import Differing
 from superopt.verify.floats.focus import focus_of
 from superopt.verify.floats.report import Counterexample, FloatReport
+from superopt.verify.floats.samples import PLAIN
 from superopt.verify.programs.proof import Proof
 from superopt.verify.programs.sides import Side
 from superopt.verify.verdict import Outcome, Verdict
 
-__all__ = ["CONTRADICTION", "UNDEFINED", "decide"]
+__all__ = ["CONTRADICTION", "DISAGREEMENT", "UNDEFINED", "decide"]
 
 _TOO_MANY_OPERATIONS = 60_000_000_000  # a program of more operations is not run in floats
 _SECONDS = 4.0  # seconds of each comparison, after which no other distribution is begun
 _DRAWS = 8  # of each kind of inputs, where there is no proof: some programs agree by chance on many inputs
 _DRAWS_S = 0.25  # seconds of one draw of all kinds, after which no other is begun
 _REAL = 1e-4  # a float64 difference, as a share of a row, that no order of operations explains
+_LAST_DIGITS = 2.0**-46  # a difference that float64 shows
 _ROUNDING = 1e-8  # the error that rounding may cause in float64 where numbers cancel
 
 CONTRADICTION = (
@@ -41,14 +43,14 @@ CONTRADICTION = (
 )
 """The note of a verdict where algebra and numbers disagree."""
 
+DISAGREEMENT = "the algebra finds the programs different, but in float64 they agree to the last digits"
+"""The note of a verdict where algebra alone sees a difference, smaller than any number shows."""
+
 UNDEFINED = "in float64 the second program makes NaN or infinity where the first has a number"
 """The note of a verdict on programs of which the second is undefined where the first is not."""
 
 _MODERATE = ("normal", "uniform positive", "near-zero rows", "sparse")
 """Distributions on which exponentials keep their digits: a difference there is one of the functions."""
-
-_GENERIC = ("normal", "uniform positive", "near-zero rows")
-"""The moderate distributions of which no number is a zero by chance, so that nothing is divided by one."""
 
 
 def decide(left: Side, right: Side, proof: Proof, seed: int, progress: Callable[[str], None]) -> Verdict:
@@ -76,11 +78,13 @@ def _after_doubt(verdict: Verdict, comparison: "_Comparison") -> Verdict:
     if found is not None:
         # Notes say what kept the algebra from a proof, which is no news any more.
         return replace(verdict, outcome="different", notes=(), counterexample=found)
+    if verdict.different and comparison.counterexample(tolerance=_LAST_DIGITS) is None:
+        verdict = replace(_noted(verdict, DISAGREEMENT), outcome="unknown")
     doubtful = comparison.doubtful()
     if doubtful is not None:
         note = (
             "in float64 they differ only where one program makes NaN or infinity and the other does not,"
-            " or where numbers overflow or underflow"
+            " or another infinity, or where numbers overflow or underflow"
         )
         return replace(_noted(verdict, note, *comparison.notes), counterexample=doubtful)
     return _noted(verdict, "in float64 they agree on all inputs that were tried", *comparison.notes)
@@ -161,7 +165,7 @@ class _Comparison:
         What overflows, or divides by a zero where nothing is compared, is undefined by accident alone: so
         inputs are moderate, and zeros come only where inputs are aimed at comparisons.
         """
-        return self._several(_GENERIC, tolerance=None, differing="undefined", draws=_DRAWS)
+        return self._several(PLAIN, tolerance=None, differing="undefined", draws=_DRAWS)
 
     def doubtful(self) -> Counterexample | None:
         """Return inputs of any kind on which the programs differ in float64 in any way, if found."""

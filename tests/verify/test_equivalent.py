@@ -1,5 +1,6 @@
 """equivalent: PyTorch programs against one another, from proof to counterexample."""
 
+import itertools
 import json
 import math
 import sys
@@ -11,6 +12,7 @@ from torch import nn
 
 from superopt.errors import InputError
 from superopt.trace import trace
+from superopt.verify.decide import DISAGREEMENT
 from superopt.verify.equivalent import equivalent
 from superopt.verify.verdict import ENOUGH
 
@@ -231,3 +233,60 @@ def test_rounding_of_what_is_taken_away_again_is_no_difference(seed: int) -> Non
     assert equivalent(
         lambda x: x.sort(0).values, lambda x: (x + 1).sort(0).values - 2, x, seed=seed
     ).different
+
+
+SIGNS = {p: round(float(torch.eye(4)[list(p)].det())) for p in itertools.permutations(range(4))}
+
+
+def determinant(x):
+    g = x @ x.T
+    return sum(sign * g[0, p[0]] * g[1, p[1]] * g[2, p[2]] * g[3, p[3]] for p, sign in SIGNS.items())
+
+
+UNLIKE = {
+    "a cast to 8 bits": (lambda x: x.to(torch.float8_e4m3fn).float(), lambda x: x, X),
+    "whole numbers in 8 bits": (
+        lambda i: torch.empty(i.shape, dtype=torch.int8).copy_(i).to(torch.int64),
+        lambda i: i.clone(),
+        torch.arange(4),
+    ),
+    "what a cast rounds away": (lambda x: x - x.bfloat16().float(), torch.zeros_like, X),
+    "a determinant of more columns than are drawn": (
+        determinant,
+        lambda x: x.new_zeros(()),
+        torch.randn(4, 64),
+    ),
+}
+
+
+@pytest.mark.parametrize(("f", "g", "x"), UNLIKE.values(), ids=UNLIKE)
+def test_what_is_not_equal_for_all_numbers_is_not_proven(f, g, x):
+    assert not equivalent(f, g, x, floats=False).equal
+
+
+def test_a_number_wraps_around_as_its_dtype_does():
+    x = torch.randn(4)
+    assert equivalent(lambda x: x + torch.full((4,), -1, dtype=torch.uint8), lambda x: x + 255.0, x).equal
+
+
+def test_the_algebra_alone_does_not_refute_what_agrees_to_the_last_digit():
+    tiny = equivalent(lambda x: x * 1.0, lambda x: x + 2.0**-80, X)
+    assert tiny.unknown, str(tiny)
+    assert DISAGREEMENT in tiny.notes
+
+
+def test_another_infinity_is_shown():
+    x, mask = torch.randn(4, 4), torch.rand(4, 4) > 0.5
+    f, g = (lambda m, x, end=end: x.masked_fill(m, end) for end in (math.inf, -math.inf))
+    verdict = equivalent(f, g, mask, x)
+    assert verdict.unknown
+    assert {verdict.counterexample.left, verdict.counterexample.right} == {math.inf, -math.inf}
+    assert "another infinity" in str(verdict)
+
+
+def test_a_graph_that_reads_windows_against_a_function():
+    x, w = torch.randn(1, 2, 4, 4), torch.randn(2, 2, 3, 3)
+    graph = trace(lambda x, w: F.conv2d(x, w).abs(), x, w).graph
+    assert any(step.op == "window" for step in graph.steps)
+    assert equivalent(graph, lambda x, w: F.conv2d(x, w.neg()).abs(), x, w).equal
+    assert equivalent(graph, lambda x, w: F.conv2d(x, w).abs().sqrt(), x, w).different
