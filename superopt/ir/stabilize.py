@@ -5,12 +5,12 @@ z = sum[n](e)                   z = sum[n](e)
 o = div(e, z)                   o = div(e, z)
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 from superopt.ir.check import check_graph
-from superopt.ir.graph import REDUCTIONS, Graph, Step, live_graph, value_axes
+from superopt.ir.graph import REDUCTIONS, Graph, Step, live_graph, made_from, value_axes
 from superopt.ir.masks import mask_values
 from superopt.ir.shift import Shift, free_shifts
 
@@ -49,6 +49,7 @@ class _Rewrite:
         self.axes = value_axes(graph)
         self.shift_of = {exp: shift for shift in shifts for exp in shift.exps}
         self.shifts = list(shifts)
+        self.masks = _masks(graph, self.shifts)
         self.parts = parts
         self.steps: list[Step] = []
         self.at = list(range(self.first))
@@ -88,7 +89,7 @@ class _Rewrite:
             if value in self.shift_of:
                 for exp in self.shift_of[value].exps:
                     needed.add(self.graph.step_at(exp).inputs[0])
-                    needed |= {mask for mask in [self._mask(exp)] if mask is not None}
+                    needed |= {self.masks[exp]} if exp in self.masks else set()
             missing = [one for one in sorted(needed) if one >= self.first and one not in done]
             if value in done or not missing:
                 pending.pop()
@@ -193,20 +194,46 @@ class _Rewrite:
     def _taken(self, exp: int) -> int:
         """Return what an exponential is taken of, minus infinity where a mask hides it."""
         inner = self.at[self.graph.step_at(exp).inputs[0]]
-        mask = self._mask(exp)
+        mask = self.masks.get(exp)
         if mask is None:
             return inner
         below = self._emit(Step("neg", (self._emit(Step("infinity")),)))
         return self._emit(Step("where", (self.at[mask], inner, below)))
 
-    def _mask(self, exp: int) -> int | None:
-        """Return the mask that everything that reads an exponential multiplies it by."""
-        masks = set()
-        for step in self.graph.steps:
-            if exp in step.inputs:
-                others = [i for i in step.inputs if i != exp]
-                if step.op != "mul" or len(others) != 1 or not mask_values(self.graph)[others[0]]:
-                    return None
-                masks.add(others[0])
-        mask = masks.pop() if len(masks) == 1 else None
-        return mask if mask is not None and self.axes[mask] <= self.axes[exp] else None
+
+def _masks(graph: Graph, shifts: Sequence[Shift]) -> dict[int, int]:
+    """Return for exponentials the mask that hides some of them, where it is known before their shift.
+
+    A mask may be made from an exponential, as `p > 0.1` is from a softmax p. It is known only after the shift
+    of that one, so it does not say what the same shift is the maximum of.
+    """
+    number_of = {exp: number for number, shift in enumerate(shifts) for exp in shift.exps}
+    made: list[frozenset[int]] = [frozenset()] * len(graph.inputs)  # shifts that a value is made from
+    needs: dict[int, frozenset[int]] = dict.fromkeys(range(len(shifts)), frozenset())
+    for value, step in graph.numbered:
+        before = frozenset[int]().union(*(made[i] for i in step.inputs))
+        if value in number_of:
+            needs[number_of[value]] |= before
+            before |= {number_of[value]}
+        made.append(before)
+    found: dict[int, int] = {}
+    for exp, number in number_of.items():
+        mask = _mask(graph, exp)
+        if mask is not None and number not in made_from(made[mask], lambda one: needs[one]):
+            needs[number] |= made[mask]
+            found[exp] = mask
+    return found
+
+
+def _mask(graph: Graph, exp: int) -> int | None:
+    """Return the mask that everything that reads an exponential multiplies it by."""
+    masks = set()
+    for step in graph.steps:
+        if exp in step.inputs:
+            others = [i for i in step.inputs if i != exp]
+            if step.op != "mul" or len(others) != 1 or not mask_values(graph)[others[0]]:
+                return None
+            masks.add(others[0])
+    mask = masks.pop() if len(masks) == 1 else None
+    axes = value_axes(graph)
+    return mask if mask is not None and axes[mask] <= axes[exp] else None

@@ -209,3 +209,37 @@ def test_many_exponentials_that_depend_on_each_other(count):
     torch.testing.assert_close(found, wanted)
     why = "".join(describe_shifts(traced.graph))
     assert ("its shift would be made from itself" in why) == (count > 1)
+
+
+def hidden_by_its_own_shift(x, v):
+    """Return weights of two kinds in one row; the second ones count where the first are large."""
+    one, other = torch.exp(x), torch.exp(2 * x)
+    large = one / one.sum(-1, keepdim=True) > 0.2
+    return one / (one.sum(-1, keepdim=True) + (other * large).sum(-1, keepdim=True))
+
+
+def hidden_by_each_other(x, v):
+    one, other = torch.exp(x), torch.exp(x.sin())
+    first, second = one / one.sum(-1, keepdim=True) > 0.2, other / other.sum(-1, keepdim=True) > 0.2
+    more, most = torch.exp(x + 1), torch.exp(x.sin() + 2)
+    return (
+        one / (one.sum(-1, keepdim=True) + (more * second).sum(-1, keepdim=True)),
+        other / (other.sum(-1, keepdim=True) + (most * first).sum(-1, keepdim=True)),
+    )
+
+
+def hidden_by_another(x, v):
+    weights = torch.exp(x) * (v.softmax(0)[:, 0] > 0.2)
+    return weights / weights.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "hidden"), [(hidden_by_its_own_shift, 0), (hidden_by_each_other, 1), (hidden_by_another, 1)]
+)
+def test_a_mask_that_is_made_from_the_same_shift_does_not_hide_what_it_is_made_of(function, hidden) -> None:
+    graph = graph_of(function)
+    given = tensors(graph)
+    stable = stabilize(graph)
+    assert len({step.inputs[0] for step in stable.steps if step.op == "where"}) == hidden
+    assert sum(step.op == "max" for step in stable.steps) >= 1
+    torch.testing.assert_close(run_graph(stable, given), run_graph(graph, given))
