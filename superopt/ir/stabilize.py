@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from superopt.errors import GraphError
 from superopt.ir.check import check_graph
 from superopt.ir.graph import REDUCTIONS, Graph, Step, live_graph, made_from, value_axes
 from superopt.ir.masks import mask_values
@@ -37,7 +38,28 @@ def stabilize(graph: Graph, parts: Iterable[str] = ()) -> Graph:
     shifts = [shift for shift in free_shifts(graph) if shift.reduced]
     if not shifts:
         return graph
-    return check_graph(live_graph(_Rewrite(graph, shifts, frozenset(parts)).run()))
+    own = frozenset(parts)
+    shifted = _shifted(graph, shifts, own)
+    if shifted is not None:
+        return shifted
+    shifted, kept = graph, list[Shift]()
+    for shift in shifts:
+        more = _shifted(graph, [*kept, shift], own)
+        if more is not None:
+            shifted, kept = more, [*kept, shift]
+    return shifted
+
+
+def _shifted(graph: Graph, shifts: Sequence[Shift], parts: frozenset[str]) -> Graph | None:
+    """Return the graph with some shifts chosen; None where values have axes then for which there is no place.
+
+    The maximum of exp(x) and exp(y) that share a shift has the axes of x and of y. So x / sum(x) has those of
+    y as well, though it does not change along them.
+    """
+    try:
+        return check_graph(live_graph(_Rewrite(graph, shifts, parts).run()))
+    except GraphError:
+        return None
 
 
 class _Rewrite:

@@ -243,3 +243,26 @@ def test_a_mask_that_is_made_from_the_same_shift_does_not_hide_what_it_is_made_o
     assert len({step.inputs[0] for step in stable.steps if step.op == "where"}) == hidden
     assert sum(step.op == "max" for step in stable.steps) >= 1
     torch.testing.assert_close(run_graph(stable, given), run_graph(graph, given))
+
+
+def graph_with(function, *shapes) -> Graph:
+    return trace(function, *(torch.randn(shape, dtype=torch.float64) for shape in shapes)).graph
+
+
+def of_two_rows(x, y):
+    one, other = torch.exp(x), torch.exp(y)
+    first, second = one.sum(-1), other.sum(-1)
+    return (
+        one / first[:, None],
+        first[:, None] / (first[:, None] + second[None, :]),
+        (x * x).softmax(-1),
+    )
+
+
+def test_a_shift_of_rows_along_two_axes_is_left_out() -> None:
+    graph = graph_with(of_two_rows, (4, 6), (5, 7))
+    assert len(free_shifts(graph)) == 2
+    stable = stabilize(graph)
+    assert sum(step.op == "max" for step in stable.steps) == 1  # of the softmax
+    given = tensors(graph)
+    torch.testing.assert_close(run_graph(stable, given), run_graph(graph, given))
