@@ -8,6 +8,8 @@ o = div(e, z)                       o = div(e, z)
 from dataclasses import replace
 from fractions import Fraction
 
+from superopt.errors import GraphError
+from superopt.ir.check import check_graph
 from superopt.ir.graph import Graph, Step, live_graph, value_axes
 from superopt.ir.shift import Shift, free_shifts
 
@@ -33,10 +35,23 @@ def _release(graph: Graph) -> Graph | None:
         taken = [_difference(graph, exp) for exp in shift.exps]
         amounts = {pair[1] if pair else None for pair in taken}
         amount = next(iter(amounts))
-        fits = amount is not None and not axes[amount] & shift.reduced
-        if amount is not None and fits and len(amounts) == 1 and not shift.units:
-            return live_graph(_without(graph, shift, amount))
+        if amount is None or len(amounts) > 1 or shift.units or axes[amount] & shift.reduced:
+            continue
+        # The maximum that `stabilize` chooses has the axes of all that the exponentials are taken of.
+        own = [axes[pair[0]] for pair in taken if pair and pair[0] is not None]
+        if all(frozenset[str]().union(*own) - shift.reduced <= axes[exp] for exp in shift.exps):
+            released = _checked(live_graph(_without(graph, shift, amount)))
+            if released is not None:
+                return released
     return None
+
+
+def _checked(graph: Graph) -> Graph | None:
+    """Return a graph if it keeps the rules: a value may lack axes of its shift now, which others sum over."""
+    try:
+        return check_graph(graph)
+    except GraphError:
+        return None
 
 
 def _difference(graph: Graph, exp: int) -> tuple[int | None, int] | None:

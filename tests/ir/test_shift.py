@@ -4,7 +4,15 @@ import pytest
 import torch
 from programs import attention, differential, log_sum_exp, rooted, squared_weights
 
-from superopt.ir import Graph, describe_shifts, free_shifts, parse_graph, stabilize
+from superopt.ir import (
+    Graph,
+    check_graph,
+    describe_shifts,
+    free_shifts,
+    parse_graph,
+    release_shifts,
+    stabilize,
+)
 from superopt.trace import trace
 from superopt.trace.run import run_graph
 from superopt.verify.graphs.equality import equal_graphs
@@ -266,3 +274,46 @@ def test_a_shift_of_rows_along_two_axes_is_left_out() -> None:
     assert sum(step.op == "max" for step in stable.steps) == 1  # of the softmax
     given = tensors(graph)
     torch.testing.assert_close(run_graph(stable, given), run_graph(graph, given))
+
+
+def of_one_maximum(x, y):
+    """Return the same two ratios, less a maximum that all rows share."""
+    common = torch.maximum(x.max(), y.max())
+    first, second = torch.exp(x - common).sum(-1), torch.exp(y - common).sum(-1)
+    return torch.exp(x - common) / first[:, None], first[:, None] / (first[:, None] + second[None, :])
+
+
+def test_a_shift_that_could_not_be_chosen_again_is_not_released() -> None:
+    graph = graph_with(of_one_maximum, (4, 6), (5, 7))
+    assert release_shifts(graph) is graph
+    large = {name: one + 1e4 for name, one in tensors(graph).items()}
+    torch.testing.assert_close(run_graph(stabilize(graph), large), run_graph(graph, large))
+
+
+def differences(a, b):
+    return torch.softmax(b[None, :] - a[:, None], -1)
+
+
+def summed_differences(a, b):
+    return differences(a, b).sum(0)
+
+
+def log_of_differences(a, b):
+    d = b[None, :] - a[:, None]
+    return (torch.log(torch.exp(d).sum(-1)) + a).sum()
+
+
+@pytest.mark.parametrize("function", [differences, summed_differences, log_of_differences])
+def test_a_released_graph_keeps_its_rules_and_its_meaning(function) -> None:
+    graph = graph_with(function, (2,), (6,))
+    released = check_graph(release_shifts(graph))
+    given = tensors(graph)
+    torch.testing.assert_close(run_graph(released, given), run_graph(graph, given))
+    torch.testing.assert_close(run_graph(stabilize(released), given), run_graph(graph, given))
+    assert equal_graphs(graph, released).equal
+
+
+def test_a_sum_over_an_axis_that_the_exponentials_lack_counts_it() -> None:
+    graph = graph_with(summed_differences, (2,), (6,))
+    assert equal_graphs(graph, graph_with(lambda a, b: 2 * b.softmax(-1) + 0 * a.sum(), (2,), (6,))).equal
+    assert not equal_graphs(graph, graph_with(lambda a, b: b.softmax(-1) + 0 * a.sum(), (2,), (6,))).equal

@@ -114,9 +114,10 @@ class _Run:
                 return found
             case "sum" | "contract":
                 product = args[0] if step.op == "sum" else self._product(step, args)
-                for axis in step.axes:
-                    if field.extents.get(axis) != self.sizes[axis]:
-                        weights = _place(field.weights(axis, self.sizes[axis]), (axis,), order)
+                for axis, dim in zip(step.axes, dims, strict=True):
+                    size = self.sizes[axis]  # what has no such dimension is summed as often, too
+                    if field.extents.get(axis) != size or product.shape[dim] != size:
+                        weights = _place(field.weights(axis, size), (axis,), order)
                         product = field.mul(product, weights)
                 return field.sum_mod(product, dims)
             case "max":
