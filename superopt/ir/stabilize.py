@@ -15,7 +15,7 @@ from superopt.ir.graph import REDUCTIONS, Graph, Step, live_graph, made_from, va
 from superopt.ir.masks import mask_values
 from superopt.ir.shift import Shift, free_shifts
 
-__all__ = ["LOWEST", "stabilize"]
+__all__ = ["LOWEST", "LOWEST_F64", "stabilize"]
 
 LOWEST = Fraction(-(2**128 - 2**104))
 """What `stabilize` takes for the maximum of nothing but minus infinities: the least number of fp32.
@@ -23,6 +23,9 @@ LOWEST = Fraction(-(2**128 - 2**104))
 Above it, rows of very low numbers would be taken less something else than their maximum, so that all of their
 exponentials would be 0. Such rows are what `masked_fill` leaves with the least number of a dtype.
 """
+
+LOWEST_F64 = Fraction(-(2**1024 - 2**971))
+"""The same for programs with a tensor in fp64: the least number of that."""
 
 
 def stabilize(graph: Graph, parts: Iterable[str] = ()) -> Graph:
@@ -73,6 +76,8 @@ class _Rewrite:
         self.shifts = list(shifts)
         self.masks = _masks(graph, self.shifts)
         self.parts = parts
+        ports = (*graph.inputs, *(output.port for output in graph.outputs))
+        self.lowest = LOWEST_F64 if any(port.dtype == "f64" for port in ports) else LOWEST
         self.steps: list[Step] = []
         self.at = list(range(self.first))
         self.local: set[tuple[int, int]] = set()  # (value, number of a shift): still under a part's maximum
@@ -209,7 +214,7 @@ class _Rewrite:
             for one in found[1:]:
                 whole = self._emit(Step("maximum", (whole, one)))
             # Where nothing is left of a row, the shift must still be a number that can be taken away.
-            lowest = self._emit(Step("const", value=Fraction(0) if shift.units else LOWEST))
+            lowest = self._emit(Step("const", value=Fraction(0) if shift.units else self.lowest))
             self.shift_values[key] = self._emit(Step("maximum", (whole, lowest)))
         return self.shift_values[key]
 

@@ -317,3 +317,12 @@ def test_a_sum_over_an_axis_that_the_exponentials_lack_counts_it() -> None:
     graph = graph_with(summed_differences, (2,), (6,))
     assert equal_graphs(graph, graph_with(lambda a, b: 2 * b.softmax(-1) + 0 * a.sum(), (2,), (6,))).equal
     assert not equal_graphs(graph, graph_with(lambda a, b: b.softmax(-1) + 0 * a.sum(), (2,), (6,))).equal
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_of_the_least_number_are_taken_less_it(dtype) -> None:
+    lowest = torch.finfo(dtype).min
+    graph = trace(softmax, torch.randn(6, 6, dtype=dtype), torch.randn(6, 4, dtype=dtype)).graph
+    rows = torch.full((6, 6), lowest, dtype=dtype)
+    for one in run_graph(stabilize(graph), {"x": rows, "v": torch.zeros(6, 4, dtype=dtype)}, dtype).values():
+        torch.testing.assert_close(one, torch.full_like(rows, 1 / 6))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from superopt.ir import Graph, Opaque, Region, Step
-from superopt.ir.stabilize import LOWEST, stabilize
+from superopt.ir.stabilize import LOWEST, LOWEST_F64, stabilize
 from superopt.trace.capture.tape import Call
 from superopt.trace.run import TORCH_DTYPES
 from superopt.trace.traced import Traced
@@ -338,7 +338,7 @@ class _Region:
             len(step.inputs) == 2 and step.inputs[0] == step.inputs[1]
         ):
             return
-        if step.op == "maximum" and right.range.number == LOWEST:  # `stabilize` puts it there
+        if step.op == "maximum" and right.range.number in (LOWEST, LOWEST_F64):  # `stabilize` puts it there
             return
         self.finder.look(left, [right.range])
         self.finder.look(right, [left.range])
