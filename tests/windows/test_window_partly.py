@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from superopt.ir import Graph, parse_graph
+from superopt.ir import Graph, mask_values, parse_graph
 from superopt.ir.windows.apart import read_as_one
 from superopt.ir.windows.boxes import boxes_of
 from superopt.ir.windows.partly import Corrected, corrected, partly_equal
@@ -59,6 +59,17 @@ def test_images_are_joined_to_one_and_the_seam_is_corrected() -> None:
     tensors = {"x": torch.randn(3, 4, 9), "k": torch.randn(5, 3, 3)}
     image = tensors["x"].double().transpose(0, 1)
     check_kernels(found.graph, tensors, F.conv1d(image, tensors["k"].double(), padding=1))
+
+
+def test_an_infinity_where_images_are_joined_stays_in_its_own() -> None:
+    graph = parse_graph(SEAM)
+    found = named(graph, "b and w joined")
+    assert all(mask_values(found.graph)[at] for at, step in found.graph.numbered if step.op == "or")
+    tensors = tensors_of(graph)
+    tensors["x"][:, 1, 0] = torch.inf
+    expected = run_graph(graph, tensors)["y"]
+    assert expected[0].isfinite().all()
+    torch.testing.assert_close(run_graph(found.graph, tensors)["y"], expected, equal_nan=True)
 
 
 @pytest.mark.parametrize(("h", "w"), [(7, 7), (1, 8), (5, 2), (14, 11)])

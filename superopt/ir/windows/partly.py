@@ -274,7 +274,8 @@ def _mask(written: StepWriter, axes: Sequence[str], right: NDArray[np.bool_]) ->
             if at.stop < size:
                 found = _both(written, found, "lt", index, at.stop)
         assert found is not None, "something is wrong, so what is right is not all"
-        total = found if total is None else written.add(Step("add", (total, found)))
+        # A sum would be no mask, whose product selects: 0 times an infinity that is wrong would be NaN.
+        total = found if total is None else written.add(Step("or", (total, found)))
     assert total is not None, "half of the positions are right"
     return total
 
