@@ -11,6 +11,7 @@ from superopt.ir import (
     Tile,
     check_mugraph,
     fuse,
+    is_matmul,
     parse_graph,
     parse_mugraph,
     print_mugraph,
@@ -305,3 +306,20 @@ def test_a_step_that_no_output_needs_is_left_out() -> None:
 
 
 # -- what a muGraph computes: program by program, turn by turn, on tiles of one position
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "called"),
+    [
+        ("f32 f32", True),
+        ("f8e4m3 f8e4m3", True),
+        ("bool f32", False),
+        ("bool bool", False),
+        ("i64 f32", False),
+    ],
+)
+def test_a_library_multiplies_floats_alone(dtypes, called) -> None:
+    x, w = dtypes.split()
+    ports = f"in x: {x}[m, k]\nin w: {w}[k, n]"
+    text = f"graph g\naxes m=4 k=5 n=6\n{ports}\nt2 = contract[k](x, w)\nout y: f32[m, n] = t2\n"
+    assert is_matmul(parse_graph(text), 2) == called

@@ -13,6 +13,7 @@ from superopt.ir.windows.place import Place
 __all__ = ["Convolution", "Slid", "called_order", "convolution_of", "is_called", "is_matmul", "shown_to"]
 
 _MOST_SLID = 3  # dimensions of an image
+_NO_FLOATS = INTEGERS | {"bool"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def is_matmul(graph: Graph, value: int) -> bool:
     """Return whether a value is a contraction with an axis of its own on either side, read from memory.
 
     A mask selects, which the matrix product of a library does not: its zeros times infinities are NaN. And
-    integers it would first copy as floats, in each call.
+    integers it would first copy as floats, in each call. Masks it does not multiply at all.
     """
     step = graph.step_of(value)
     if step is None or not _is_plain_product(graph, step):
@@ -70,7 +71,7 @@ def is_matmul(graph: Graph, value: int) -> bool:
 def _is_plain_product(graph: Graph, step: Step) -> bool:
     if step.op != "contract" or selects(graph, step):
         return False
-    if any(one < len(graph.inputs) and graph.inputs[one].dtype in INTEGERS for one in step.inputs):
+    if any(one < len(graph.inputs) and graph.inputs[one].dtype in _NO_FLOATS for one in step.inputs):
         return False
     tensorless = tensorless_values(graph)
     return not any(tensorless[i] for i in step.inputs)
@@ -99,7 +100,7 @@ def _convolutions(graph: Graph) -> dict[int, Convolution]:
 def _convolution(graph: Graph, step: Step, window: int, read: Step, kernel: int) -> Convolution | None:
     axes = value_axes(graph)
     [image] = read.inputs
-    if image < len(graph.inputs) and graph.inputs[image].dtype in INTEGERS:
+    if image < len(graph.inputs) and graph.inputs[image].dtype in _NO_FLOATS:
         return None
     summed, weights, seen = {*step.axes}, axes[kernel], axes[window]
     slid = [_slid(place, summed, weights, axes[image]) for place in read.places]
