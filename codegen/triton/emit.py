@@ -36,6 +36,7 @@ _EARLY = (
     "gdc_wait()  # nothing is read or written before the kernel before this one has ended",
     "gdc_launch_dependents()",
 )
+_ENDLESS = 'float("-inf")'
 
 
 def emit(program: KernelProgram, config: TritonConfig, plain: frozenset[str] = frozenset()) -> TritonSource:
@@ -186,8 +187,7 @@ class _Emitter(Frame, Memory, Reductions):
         name = self.variables[value]
         shape = self.shape(axes)
         if step.op == "max":
-            fill = 'float("-inf")'
-            lines.add(f"{name} = tl.full({shape}, {fill}, dtype=tl.float32)")
+            lines.add(f"{name} = tl.full({shape}, {_ENDLESS}, dtype=tl.float32)")
         else:
             lines.add(f"{name} = tl.zeros({shape}, dtype=tl.float32)")
         self.held[value] = Held(atom(name), axes)
@@ -251,10 +251,18 @@ class _Emitter(Frame, Memory, Reductions):
             lines.add(f"{scale} = {power}({difference})")
             for value in (value for value, other in move.rescales if other == degree):
                 held = self.held[value]
-                lines.add(f"{held.text} *= {self.spread(scale, old.axes, held.axes) if old.axes else scale}")
+                factor = self.spread(scale, old.axes, held.axes) if old.axes else scale
+                lines.add(self._rescaled(value, held.text, factor, degree))
                 self.held[value] = replace(held, lanes={})
         lines.add(f"{old.text} = {name}")
         self.held[move.value] = replace(old, lanes=made.lanes)
+
+    def _rescaled(self, value: int, name: str, factor: str, degree: Fraction) -> str:
+        """Return the line that multiplies what was added up; what is still at its start stays there."""
+        start = _ENDLESS if self.graph.step_at(value).op == "max" else "0.0"
+        if degree < 0 and start == "0.0":  # the factor of the first turn is 0, not infinite
+            return f"{name} *= {factor}"
+        return f"{name} = tl.where({name} == {start}, {start}, {name} * {factor})"
 
     def _tensorless(self, value: int, step: Step) -> None:
         """A constant, an extent or a running index: written where it is used, without a name."""
