@@ -104,9 +104,12 @@ def graph_of(goal: Goal, roots: tuple[int, ...], derivation: Derivation) -> Grap
     return replace(source, steps=tuple(steps), outputs=outputs)
 
 
-def canonical(graph: Graph) -> Graph:
-    """Return the graph as people write it, with the operands of commutative operators in one fixed order."""
-    graph = contract_products(compose(live_graph(graph)))
+def canonical(graph: Graph, like: Graph | None = None) -> Graph:
+    """Return the graph as people write it, with the operands of commutative operators in one fixed order.
+
+    `like` is the program that the search made it of (see `compose`).
+    """
+    graph = contract_products(compose(live_graph(graph), like))
     if reads_windows(graph):
         graph = _sums_joined(windows_joined(graph))
     first = len(graph.inputs)

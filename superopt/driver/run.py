@@ -355,7 +355,7 @@ class _Run:
             for derivation in derivations:
                 made = graph_of(attempt.goal, tuple(roots), derivation)
                 merged, left = merge_halves(made, attempt.halves)
-                merged = canonical(merged)
+                merged = canonical(merged, attempt.graph)
                 graphs.setdefault(str(merged), (merged, left))
         found = [
             Found(graph, bound_of(graph, left, self.options.weights), None, left, text == str(original))

@@ -4,6 +4,9 @@
 
 Nothing is listed here: the pattern of each operator is its own definition in `OPS`, carried out
 on pattern variables.
+
+Of numbers `x >= y` and `not x < y` are the same, 1 - (x < y). Where x is NaN only the second one holds, so
+the program decides which of them is written.
 """
 
 from collections.abc import Iterator
@@ -11,10 +14,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 
+from superopt.ir.cut import tensorless_values
 from superopt.ir.graph import COMMUTATIVE, Graph, Step, live_graph
 from superopt.ops import OPS
 
 __all__ = ["compose", "contract_products"]
+
+_NEGATED = ("<=", ">=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +92,12 @@ def _rules() -> tuple[tuple[str, int, _Pattern], ...]:
     return tuple(sorted(rules, key=lambda rule: -rule[2].weight))
 
 
-def compose(graph: Graph) -> Graph:
-    """Return the graph with every recognised group of primitives as one step."""
+def compose(graph: Graph, like: Graph | None = None) -> Graph:
+    """Return the graph with every recognised group of primitives as one step.
+
+    `like` is the program that the graph was made of.
+    """
+    negates = like is not None and _negates(like)
     for name, arity, pattern in _rules():
         while True:
             steps = list(graph.steps)
@@ -98,12 +108,32 @@ def compose(graph: Graph) -> Graph:
                 value = len(graph.inputs) + position
                 bound = next(_match(graph, pattern, value, {}), None)
                 if bound is not None and len(bound) == arity:
-                    steps[position] = Step(name, tuple(bound[i] for i in range(arity)))
+                    less = _negated(graph, step) if negates and OPS[name].sign in _NEGATED else None
+                    found = Step(name, tuple(bound[i] for i in range(arity)))
+                    steps[position] = found if less is None else Step("not", (less,))
                     changed = True
             if not changed:
                 break
             graph = live_graph(replace(graph, steps=tuple(steps)))
     return graph
+
+
+def _negates(graph: Graph) -> bool:
+    """Return whether a program negates orders of numbers that it reads, and has none of the opposite kind."""
+    tensorless, made = tensorless_values(graph), set[str]()
+    for value, step in graph.numbered:
+        inner = graph.step_of(step.inputs[0]) if step.op == "not" else None
+        if not tensorless[value]:
+            made.add("not" if inner is not None and inner.op in ("lt", "gt") else step.op)
+    return "not" in made and not made & {"le", "ge"}
+
+
+def _negated(graph: Graph, step: Step) -> int | None:
+    """Return x < y of a step 1 - (x < y), where it reads a tensor."""
+    [less] = [
+        inner.inputs[0] for i in step.inputs if (inner := graph.step_of(i)) is not None and inner.op == "neg"
+    ]
+    return None if tensorless_values(graph)[less] else less
 
 
 def contract_products(graph: Graph) -> Graph:

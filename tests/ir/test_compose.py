@@ -194,3 +194,39 @@ def test_canonical_orders_operands() -> None:
     swapped = parse_graph(text.format("t2 = exp(x)\nt3 = div(x, w)\nt4 = mul(t2, t3)\nt5 = sum[k](t4)", "t5"))
     assert canonical(one) == canonical(other)
     assert canonical(one) != canonical(swapped)
+
+
+ORDERS = """graph orders
+axes m=4
+in x: f32[m]
+in y: f32[m]
+one = const[1]()
+t1 = lt(x, y)
+t2 = neg(t1)
+t3 = add(one, t2)
+i = index[m]()
+t4 = lt(i, one)
+t5 = neg(t4)
+t6 = add(t5, one)
+t7 = mul(t3, t6)
+out o: bool[m] = t7
+"""
+LIKE = "graph like\naxes m=4\nin x: f32[m]\nin y: f32[m]\n{}\nout o: bool[m] = t\n"
+
+
+@pytest.mark.parametrize(
+    ("like", "expected"),
+    [
+        (None, set()),
+        ("t = ge(x, y)", set()),
+        ("s = lt(x, y)\nt = not(s)", {"lt", "not"}),
+        ("s = gt(y, x)\nt = not(s)", {"lt", "not"}),
+        ("s = lt(x, y)\nr = not(s)\nq = le(x, y)\nt = and(r, q)", set()),
+        ("i = index[m]()\nn = size[m]()\ns = lt(i, n)\nt = not(s)", set()),
+    ],
+)
+def test_what_holds_of_nan_is_as_in_the_program(like: str | None, expected: set[str]) -> None:
+    graph = parse_graph(ORDERS)
+    found = compose(graph, None if like is None else parse_graph(LIKE.format(like)))
+    assert {step.op for step in found.steps} - {"const", "index", "mul", "le"} == expected
+    assert sum(step.op == "le" for step in found.steps) == (1 if expected else 2)
