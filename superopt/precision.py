@@ -2,9 +2,9 @@
 
 PyTorch rounds every tensor of a half-precision program and adds up products in fp32. Kernels do the same: a
 contraction multiplies operands in the program's half type into fp32, and a value that crosses kernels has the
-half type where the program rounds a tensor of that role: an operand or a result of a matrix product, or a
-tensor shaped like one of its own. Sums, statistics and parts of split reductions stay in fp32, as PyTorch's
-kernels keep them.
+half type where the program rounds a tensor of that role: an operand or a result of a matrix product, unless
+it is one of a tensor in fp32, or a tensor shaped like one of its own. Sums, statistics and parts of split
+reductions stay in fp32, as PyTorch's kernels keep them.
 
 Numbers in bf16 reach as far as those in fp32. Those in fp16 do not. A static bound says that some values fit:
 exponentials less their maxima, and numbers over the norm of their row. To round others to fp16 as they are is
@@ -25,7 +25,8 @@ from itertools import islice
 from math import inf, prod
 
 from superopt.dtypes import FLOATS, FP8, HALVES
-from superopt.ir import REDUCTIONS, Block, Call, Graph, MuGraph, Step, selects, value_axes
+from superopt.ir import Block, Call, Graph, MuGraph, Step, value_axes
+from superopt.ir.cut import Roles, half_of
 from superopt.ir.mugraph import shown_to, walk
 from superopt.ops import OPS
 
@@ -57,12 +58,6 @@ class OperandRounding:
 
     dtype: str
     scaled: frozenset[int] = frozenset()  # the operands whose rows are divided by powers of two first
-
-
-def half_of(graph: Graph) -> str | None:
-    """Return the half precision in which a program's tensors come; None where it has none, or two."""
-    halves = {port.dtype for port in graph.inputs} & HALVES
-    return next(iter(halves)) if len(halves) == 1 else None
 
 
 def product_dtype(graph: Graph, step: Step, memory: Mapping[int, str]) -> str:
@@ -130,7 +125,7 @@ def with_rounding(mugraph: MuGraph, *, wide: bool = False) -> MuGraph:
     half = half_of(mugraph.graph)
     if half is None or len(mugraph.kernels) < 2:
         return replace(mugraph, rounded=())
-    roles = _Roles(mugraph)
+    roles = Roles(mugraph.graph, {split.outer for split in mugraph.splits})
     read_later = {value for kernel in mugraph.kernels for value in mugraph.loads(kernel)}
     memory = {i: port.dtype for i, port in enumerate(mugraph.graph.inputs)}
     for kernel in mugraph.kernels:
@@ -192,40 +187,6 @@ def _called(graph: Graph, call: Call, memory: Mapping[int, str]) -> dict[int, st
         dtype = library_dtype(dtypes) if step.op == "contract" or step.mapping or step.places else "f32"
         made[tile.value] = known[tile.value] = dtype if dtype in FLOATS else "f32"
     return made
-
-
-class _Roles:
-    """Which values of a muGraph the program rounds tensors like."""
-
-    def __init__(self, mugraph: MuGraph) -> None:
-        self.graph = graph = mugraph.graph
-        self.axes = value_axes(graph)
-        self.parts = {split.outer for split in mugraph.splits}
-        half = half_of(graph)
-        ports = (*graph.inputs, *(output.port for output in graph.outputs))
-        self.shapes = {frozenset(port.axes) for port in ports if port.dtype == half}
-        self.operands: set[int] = set()
-        self.products: set[int] = set()
-        for value, step in graph.numbered:
-            if step.op == "contract" and self._is_matrix(step):
-                self.products.add(value)
-                self.operands.update(step.inputs)
-            elif step.op == "sum" and step.inputs[0] in self.products and set(step.axes) <= self.parts:
-                self.products.add(value)  # the parts of a product, put together
-        self.shapes |= {self.axes[value] - self.parts for value in self.products}
-
-    def is_rounded(self, value: int) -> bool:
-        """Return whether the program rounds a tensor of this role."""
-        step = self.graph.step_of(value)
-        if step is None or self.axes[value] & self.parts:
-            return False
-        if value in self.operands or value in self.products:
-            return True
-        return step.op not in REDUCTIONS and self.axes[value] in self.shapes
-
-    def _is_matrix(self, step: Step) -> bool:
-        a, b = (self.axes[i] for i in step.inputs)
-        return bool(a - b and b - a) and not selects(self.graph, step)
 
 
 # -- the range of fp16

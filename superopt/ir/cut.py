@@ -2,13 +2,18 @@
 
 Steps are taken in the order in which the outputs need them, so that what belongs together stays
 together. A cut never runs through an expression that reads no tensor: both sides keep their own.
+
+What crosses is a tensor whose dtype the program does not name. It is what PyTorch would have there: in a
+program in half precision the half type for values of some roles (`Roles`), and fp32 for statistics. A mask
+crosses as numbers, which kernels can store, and is a mask again where it is read.
 """
 
 from collections.abc import Collection
 from dataclasses import replace
+from fractions import Fraction
 from math import prod
 
-from superopt.dtypes import FLOATS
+from superopt.dtypes import FLOATS, HALVES, INTEGERS
 from superopt.ir.check import check_graph
 from superopt.ir.graph import (
     REDUCTIONS,
@@ -22,10 +27,12 @@ from superopt.ir.graph import (
     needed_order,
     value_axes,
 )
+from superopt.ir.masks import mask_values, selects
 
-__all__ = ["cut_after", "cut_graph", "only_used", "tensorless_values"]
+__all__ = ["Roles", "cut_after", "cut_graph", "half_of", "only_used", "tensorless_values"]
 
 _LEAST_SHARE = 0.2  # each side has at least this share of the reductions
+_VIEWS = ("rename", "select", "window")
 
 
 @kept_for_graph
@@ -83,30 +90,21 @@ def _split(
     early = set(order[:at])
     needed = {i for value in order[at:] for i in graph.step_at(value).inputs if i in early}
     done = {output.value for output in graph.outputs if output.value in early or output.value < first}
-    crossing = sorted(needed - done)
-    dtype = next((port.dtype for port in graph.inputs if port.dtype in FLOATS), "f32")
+    dtype_of = _crossing_dtypes(graph, needed)
     rank = {axis.name: i for i, axis in enumerate(graph.axes)}
     ports = {
         value: Port(
             f"{graph.name}_v{value}",
-            dtype,
+            dtype_of[value],
             tuple((axis,) for axis in sorted(axes[value], key=rank.__getitem__)),
         )
-        for value in crossing
+        for value in sorted(needed)
     }
     kept = tuple(output for output in graph.outputs if output.value in done)
-    for output in kept:  # a result that the second half reads too enters it under its own name
-        if output.value in needed and set(output.port.axes) == axes[output.value]:
-            ports.setdefault(output.value, output.port)
-    for value in sorted(needed & done):
-        ports.setdefault(
-            value,
-            Port(
-                f"{graph.name}_v{value}",
-                dtype,
-                tuple((axis,) for axis in sorted(axes[value], key=rank.__getitem__)),
-            ),
-        )
+    for output in reversed(kept):  # a result that the second half reads too enters it under its own name
+        exact = output.port.dtype in {dtype_of.get(output.value), "bool", *INTEGERS}  # it leaves as it is
+        if output.value in needed and exact and set(output.port.axes) == axes[output.value]:
+            ports[output.value] = output.port
     named = {output.port.name for output in kept}
     extra = tuple(Output(port, value) for value, port in sorted(ports.items()) if port.name not in named)
     head = only_used(replace(graph, name=f"{graph.name}.0", outputs=(*kept, *extra)))
@@ -115,6 +113,11 @@ def _split(
     position = {value: value for value in range(first)}
     position |= {value: first + i for i, value in enumerate(sorted(ports))}
     steps: list[Step] = []
+    for value in sorted(ports):
+        if mask_values(graph)[value] and ports[value].dtype != "bool":
+            steps.append(Step("const", value=Fraction(0)))
+            steps.append(Step("ne", (position[value], len(inputs) + len(steps) - 1)))
+            position[value] = len(inputs) + len(steps) - 1
     for value, step in enumerate(graph.steps, first):
         if value in position or (value in early and not tensorless[value]):
             continue
@@ -125,6 +128,67 @@ def _split(
     )
     tail = only_used(Graph(f"{graph.name}.1", graph.axes, inputs, tuple(steps), outputs))
     return check_graph(head), check_graph(tail)
+
+
+def _crossing_dtypes(graph: Graph, values: Collection[int]) -> dict[int, str]:
+    """Return the dtypes in which values cross a cut."""
+    masks, roles, half = mask_values(graph), Roles(graph), half_of(graph)
+    wide = "f64" if any(port.dtype == "f64" for port in graph.inputs) else "f32"
+    return {i: half if half and (masks[i] or roles.is_rounded(i)) else wide for i in values}
+
+
+def half_of(graph: Graph) -> str | None:
+    """Return the half precision in which a program's tensors come; None where it has none, or two."""
+    halves = {port.dtype for port in graph.inputs} & HALVES
+    return next(iter(halves)) if len(halves) == 1 else None
+
+
+class Roles:
+    """Which values of a graph in half precision a program rounds, as PyTorch rounds every tensor.
+
+    These are the operands and results of matrix products, except products of a tensor in fp32, and what is
+    shaped like such a result or like a tensor of the program. `parts` are axes of parts that programs share
+    out: what has one is not rounded.
+    """
+
+    def __init__(self, graph: Graph, parts: Collection[str] = ()) -> None:
+        self.graph, self.axes, self.parts = graph, value_axes(graph), frozenset(parts)
+        half = half_of(graph)
+        ports = (*graph.inputs, *(output.port for output in graph.outputs))
+        self.shapes = {frozenset(port.axes) for port in ports if port.dtype == half}
+        self.operands: set[int] = set()
+        self.products: set[int] = set()
+        for value, step in graph.numbered:
+            if step.op == "contract" and self._is_in_half(step):
+                self.products.add(value)
+                self.operands.update(one for i in step.inputs for one in self._views(i))
+            elif step.op == "sum" and step.inputs[0] in self.products and set(step.axes) <= self.parts:
+                self.products.add(value)  # the parts of a product, put together
+        self.shapes |= {self.axes[value] - self.parts for value in self.products}
+
+    def is_rounded(self, value: int) -> bool:
+        """Return whether the program rounds a tensor of this role."""
+        step = self.graph.step_of(value)
+        if step is None or self.axes[value] & self.parts:
+            return False
+        if value in self.operands or value in self.products:
+            return True
+        return step.op not in REDUCTIONS and self.axes[value] in self.shapes
+
+    def _is_in_half(self, step: Step) -> bool:
+        """Return whether a contraction is a matrix product whose operands may be rounded."""
+        a, b = (self.axes[i] for i in step.inputs)
+        sources = [self._views(i)[-1] for i in step.inputs]
+        inputs = self.graph.inputs
+        wide = any(i < len(inputs) and inputs[i].dtype in FLOATS - HALVES for i in sources)
+        return bool(a - b and b - a) and not wide and not selects(self.graph, step)
+
+    def _views(self, value: int) -> list[int]:
+        """Return a value, and what it reads at other places, the last of which is no view."""
+        found = [value]
+        while (step := self.graph.step_of(found[-1])) is not None and step.op in _VIEWS:
+            found.append(step.inputs[0])
+        return found
 
 
 def only_used(graph: Graph) -> Graph:

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from superopt.ir import Graph, cut_graph, parse_graph
+from superopt.ir import Graph, cut_graph, parse_graph, selects
+from superopt.ir.cut import cut_after
 from superopt.trace import trace
 from superopt.trace.run import run_graph
 from superopt.workloads import WORKLOADS
@@ -123,3 +124,52 @@ def test_nothing_to_cut(steps: list[str]) -> None:
     value = steps[-1].split(" = ")[0] if steps else "x"
     text = ["graph g", "axes m=2 k=3", "in x: f32[m, k]", *steps, f"out y: f32[m, k] = {value}"]
     assert cut_graph(parse_graph("\n".join(text))) is None
+
+
+ROLES = """
+    graph roles
+    axes m=3 k=4 n=5
+    in x: FIRST[m, k]
+    in w: SECOND[k, n]
+    in v: SECOND[n, k]
+    t3 = square(x)
+    t4 = sum[k](t3)
+    t5 = contract[k](x, w)
+    t6 = rsqrt(t4)
+    t7 = mul(t5, t6)
+    t8 = gt(t7, t5)
+    t9 = exp(t7)
+    t10 = mul(t8, t9)
+    t11 = contract[n](t10, v)
+    t12 = mul(t11, t6)
+    out s: SUMS[m] = t4
+    out y: FIRST[m, k] = t12
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "early", "crossing"),
+    [
+        ("f16 f16 f32", range(3, 9), {"roles_v6": "f32", "roles_v7": "f16", "roles_v8": "f16"}),
+        ("bf16 bf16 f32", range(3, 9), {"roles_v6": "f32", "roles_v7": "bf16", "roles_v8": "bf16"}),
+        ("f32 f32 f32", range(3, 9), {"roles_v6": "f32", "roles_v7": "f32", "roles_v8": "f32"}),
+        ("f64 f32 f32", range(3, 9), {"roles_v6": "f64", "roles_v7": "f64", "roles_v8": "f64"}),
+        ("f16 f32 f32", range(3, 6), {"s": "f32", "roles_v5": "f32"}),  # x.float() @ w
+        ("f16 f16 f16", range(3, 5), {"roles_v4": "f32"}),  # `s` is rounded for who reads it alone
+        ("f32 f32 f32", range(3, 5), {"s": "f32"}),
+    ],
+)
+def test_what_crosses_has_the_dtype_that_a_program_gives_to_it(dtypes, early, crossing) -> None:
+    names = ("FIRST", "SECOND", "SUMS")
+    text = ROLES
+    for name, dtype in zip(names, dtypes.split(), strict=True):
+        text = text.replace(name, dtype)
+    graph = parse_graph(text)
+    head, tail = cut_after(graph, early)
+    given = {port.name: port.dtype for port in tail.inputs if port.name not in "xwv"}
+    assert given == crossing
+    marks = [step.op for step in tail.steps if step.op in ("gt", "ne")]
+    assert marks == (["ne"] if "roles_v8" in crossing else ["gt"])
+    assert "mul" in {step.op for step in tail.steps if selects(tail, step)}
+    assert given.items() <= {output.port.name: output.port.dtype for output in head.outputs}.items()
+    whole_and_halves(graph, (head, tail))

@@ -71,6 +71,17 @@ def test_statistics_and_fp32_programs_are_not_rounded():
     assert with_rounding(kernels(in_dtype(MLP, "f32"), cuts=[4])).rounded == ()
 
 
+def test_what_a_product_of_a_tensor_in_fp32_reads_is_not_rounded():
+    routed = MLP.replace("in w: f16", "in w: f32").replace("out o: f16", "out o: f32")
+    mugraph = kernels(parse_graph(routed), cuts=[3, 4])
+    assert with_rounding(mugraph).rounded == ((3, "f16"), (4, "f16"))  # t4 has the shape of t3
+    assert multiplied_in(mugraph, [False] * 3) == {3: OperandRounding("f16")}
+    alone = routed.replace("t3 = contract[k](x, u)\nt4 = gelu(t3)", "t3 = mul(x, u)\nt4 = sum[k](t3)")
+    mugraph = kernels(parse_graph(alone), cuts=[4])
+    assert with_rounding(mugraph).rounded == ()
+    assert multiplied_in(mugraph, [False] * 2) == {}
+
+
 def test_parts_of_a_product_stay_in_fp32_and_their_sum_does_not():
     mugraph = parse_mugraph("""graph parts
 axes m=16 k=64 k_part=4 k_at=16 n=32
