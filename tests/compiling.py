@@ -1,5 +1,8 @@
 """Kernels compiled ahead of time, one by one."""
 
+import atexit
+from functools import cache
+
 from superopt.codegen.children import Children
 from superopt.codegen.triton import AheadCompiler, CompileReport
 from superopt.codegen.triton.source import TritonSource
@@ -13,12 +16,17 @@ def compile_ahead(
     texts: bool = False,
     limit_seconds: float = 120.0,
 ) -> CompileReport:
-    """Return the report of compiling a kernel in a process of its own, or raise CompileError."""
-    with Children() as children:
-        compiler = AheadCompiler(children)
-        try:
-            return compiler.compile(
-                source, target=target, aligned=aligned, texts=texts, limit_seconds=limit_seconds
-            )
-        finally:
-            compiler.close()
+    """Return the report of compiling a kernel in the process that all tests share, or raise CompileError."""
+    return _compiler().compile(
+        source, target=target, aligned=aligned, texts=texts, limit_seconds=limit_seconds
+    )
+
+
+@cache
+def _compiler() -> AheadCompiler:
+    """Return a compiling process: to start one takes as long as to compile a kernel."""
+    children = Children()
+    compiler = AheadCompiler(children)
+    atexit.register(children.close)
+    atexit.register(compiler.close)
+    return compiler

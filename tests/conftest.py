@@ -1,5 +1,7 @@
 """The options that all tests have."""
 
+import contextlib
+import gc
 import os
 import random
 import signal
@@ -17,6 +19,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts its back
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup does; the processes of tests inherit it
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage walk through what stays until the end: all tests and modules."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,9 +53,16 @@ def kernels_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     A kernel is found there by its code and by how it was compiled, so no test can see another one's.
     """
+    from superopt.codegen.children import Children
+    from superopt.codegen.cpp import compile
+    from superopt.codegen.errors import NoCompilerError
+
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     folder = folder / "kernels"
     folder.mkdir(exist_ok=True)
+    with contextlib.suppress(NoCompilerError), Children() as children, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compile, "_folder", lambda: folder)
+        compile.compile_shared((), children)  # to read the header takes a quarter of compiling a kernel
     return folder
