@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from superopt.report.layers import place
@@ -64,13 +65,16 @@ def files(package: Path = PACKAGE) -> Imports:
     return found
 
 
-def _imported_names(path: Path) -> Iterator[str]:
-    """Yield the full names, of modules or of what stands in them, that a module imports when it runs."""
+@cache
+def _imported_names(path: Path) -> list[str]:
+    """Return the full names, of modules or of what stands in them, that a module imports when it runs."""
+    found = []
     for node in _running(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            found += [one.name for one in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from (f"{node.module}.{one.name}" for one in node.names)
+            found += [f"{node.module}.{one.name}" for one in node.names]
+    return found
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
