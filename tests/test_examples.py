@@ -16,8 +16,8 @@ from pages import ROOT, steady
 
 EXAMPLES = ROOT / "examples"
 NOTEBOOK = EXAMPLES / "tour.ipynb"
-QUICK = {"llama_layer.py": "graph DecoderLayer"}
-SLOW = {
+SAID = {
+    "llama_layer.py": "graph DecoderLayer",
     "own_function.py": "out: largest error",
     "llama_block.py": "largest difference from eager PyTorch",
     "training_step.py": "step 199: loss",
@@ -26,21 +26,12 @@ FUNCTIONS = {"rmsnorm_linear.py"}  # programs that the pages work on: nothing to
 
 
 def test_every_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*QUICK, *SLOW, *FUNCTIONS}
-
-
-@pytest.mark.parametrize(("name", "said"), QUICK.items())
-def test_a_quick_example(name: str, said: str) -> None:
-    runs(name, said)
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*SAID, *FUNCTIONS}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "said"), SLOW.items())
+@pytest.mark.parametrize(("name", "said"), SAID.items())
 def test_an_example(name: str, said: str) -> None:
-    runs(name, said)
-
-
-def runs(name: str, said: str) -> None:
     ended = subprocess.run(
         [sys.executable, EXAMPLES / name], capture_output=True, text=True, timeout=600, cwd=ROOT
     )

@@ -17,9 +17,14 @@ WALKS = ROOT / "docs" / "extend"
 
 READ = tuple(page for page in PAGES if WALKS not in page.parents)
 STEADY = [one for page in READ for one in blocks(page) if one.output and not one.varies]
+QUICK = ("README", "quick-start")
 
 
-@pytest.mark.parametrize("block", STEADY, ids=str)
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one.page.stem not in QUICK)) for one in STEADY],
+    ids=str,
+)
 def test_the_pages_show_what_happens(block: Block) -> None:
     code, output = run(block)
     assert code == block.code
