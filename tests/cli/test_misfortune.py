@@ -152,9 +152,9 @@ def test_a_program_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_too_large_is_one_line(cli: Cli) -> None:
-    ran = cli("optimize", "mha", "--size", "S=3000000", "--dtype", "f32")
+    ran = cli("optimize", "softmax", "--size", "M=3000000", "N=3000000", "--dtype", "f32")
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.startswith("superopt: error: mha: it needs at least")
+    assert ran.stderr.startswith("superopt: error: softmax: it needs at least")
     assert ran.stderr.count("\n") == 1
 
 

@@ -170,7 +170,11 @@ def ended(place: Place, name: str, number: signal.Signals, after: float) -> str:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
-@pytest.mark.parametrize("number", list(CODES), ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [*(one for one in CODES if one != signal.SIGHUP), pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
+    ids=lambda number: number.name,
+)
 def test_optimize_ends_while_it_compiles(place: Place, number: signal.Signals) -> None:
     process = place.start(COMMANDS["optimize"])
     deadline = time.monotonic() + 120
