@@ -123,19 +123,41 @@ def _select(value: int, axes: frozenset[str]) -> st.SearchStrategy[Step]:
     )
 
 
-@given(graphs())
-@settings(max_examples=200, deadline=None)
-def test_graphs_parse_back(graph: Graph) -> None:
+def parses_back(graph: Graph) -> None:
     text = print_graph(graph)
     assert parse_graph(text) == graph
     assert print_graph(parse_graph(text)) == text
 
 
-@given(graphs(most_steps=12))
-@settings(max_examples=100, deadline=None)
-def test_default_schedules_parse_back(graph: Graph) -> None:
+@given(graphs())
+@settings(max_examples=60, deadline=None)
+def test_graphs_parse_back(graph: Graph) -> None:
+    parses_back(graph)
+
+
+@pytest.mark.slow
+@given(graphs())
+@settings(max_examples=500, deadline=None)
+def test_many_graphs_parse_back(graph: Graph) -> None:
+    parses_back(graph)
+
+
+def default_schedule_parses_back(graph: Graph) -> None:
     mugraph = fuse(graph)  # checks itself
     assert parse_mugraph(print_mugraph(mugraph)) == mugraph
+
+
+@given(graphs(most_steps=12))
+@settings(max_examples=40, deadline=None)
+def test_default_schedules_parse_back(graph: Graph) -> None:
+    default_schedule_parses_back(graph)
+
+
+@pytest.mark.slow
+@given(graphs(most_steps=12))
+@settings(max_examples=300, deadline=None)
+def test_many_default_schedules_parse_back(graph: Graph) -> None:
+    default_schedule_parses_back(graph)
 
 
 def test_a_constant_that_leaves_and_is_used_elsewhere() -> None:

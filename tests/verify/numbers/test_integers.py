@@ -85,7 +85,12 @@ _SEVEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", _SEVEN)
+_LATE = ("outside of another", "the lowest of a maximum")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.slow if one in _LATE else ()) for one in _SEVEN]
+)
 def test_what_is_computed_from_an_integer_may_treat_any_row_apart(name: str) -> None:
     def apart(w, i):
         return torch.where(_SEVEN[name](i)[:, None], 0.0, w[i])
