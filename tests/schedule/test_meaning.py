@@ -21,7 +21,13 @@ from superopt.workloads import WORKLOADS
 ALL = 10_000
 SHORT = (3, 5, 2, 4)
 SLOW = {"llama-layer", "qknorm-attention"}
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in WORKLOADS]
+ALIKE = {"mha", "mqa", "mqa-decode"}  # which the quick ones of gqa and gqa-decode are much like
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW | ALIKE)) for name in WORKLOADS]
+IN_FIELD = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE))
+    for name in WORKLOADS
+    if name not in SLOW | {"linear-cross-entropy"}  # the field has no theory of logarithms
+]
 
 
 @cache
@@ -141,9 +147,8 @@ def test_what_the_search_split_runs_at_any_size(name: str, length: int, parts: i
             torch.testing.assert_close(got[output], tensor, rtol=1e-9, atol=1e-11, msg=made)
 
 
-@pytest.mark.parametrize("name", [name for name in WORKLOADS if name not in SLOW | {"linear-cross-entropy"}])
+@pytest.mark.parametrize("name", IN_FIELD)
 def test_what_was_split_and_shifted_is_proven_over_the_field(name: str) -> None:
-    # Not where a logarithm is left: the field has no theory of it.
     for graph in graphs_of(name):
         proven = set()
         for one in schedules(graph, DEVICES["H200"], keep=ALL).kept:

@@ -38,7 +38,7 @@ def test_what_is_kept_fits():
     assert all(reason.startswith("kernel ") and "KiB" in reason for reason in reasons)
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dtype", ["f16", pytest.param("f32", marks=pytest.mark.slow)])
 def test_a_whole_layer_fits(dtype):
     found = rank([Original(graph_of("llama-layer", dtype))], DEVICE, keep=8, misfit=TARGET.misfit)
     assert all(TARGET.misfit(one.mugraph) is None for one in found.kept)

@@ -259,7 +259,7 @@ def test_no_more_ways_are_tried_once_it_is_late(after: int) -> None:
 # -- several graphs
 
 
-@pytest.mark.parametrize("keep", [1, 3, 8])
+@pytest.mark.parametrize("keep", [1, *(pytest.param(one, marks=pytest.mark.slow) for one in (3, 8))])
 def test_the_original_always_stays(keep: int) -> None:
     found = found_for("qknorm-attention")
     at = next(i for i, one in enumerate(found, 1) if one.is_original)

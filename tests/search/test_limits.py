@@ -214,7 +214,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_an_interrupt_gives_the_best_so_far(workers: int) -> None:
     script = textwrap.dedent(SCRIPT).replace("{workers}", str(workers))
     process = subprocess.Popen(
