@@ -1,6 +1,7 @@
 """PyTorch's whole encoder layers: taken apart they compute the same, and have regions."""
 
 import pickle
+from itertools import product
 from typing import Any
 
 import pytest
@@ -58,9 +59,14 @@ def test_what_is_not_known_is_left_whole() -> None:
     assert ENCODERS[operator](none, none, none, WIDTH, HEADS, *weights()) is NotImplemented
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("norm_first", [False, True])
+QUICK = ((False, "relu", True), (True, "gelu", False))
+LAYERS = [
+    pytest.param(*one, marks=[pytest.mark.slow] * (one not in QUICK))
+    for one in product((False, True), ("relu", "gelu"), (False, True))
+]
+
+
+@pytest.mark.parametrize(("norm_first", "activation", "masked"), LAYERS)
 def test_an_encoder_layer_has_regions(norm_first: bool, activation: str, masked: bool) -> None:
     layer = nn.TransformerEncoderLayer(
         WIDTH, HEADS, 2 * WIDTH, activation=activation, norm_first=norm_first, batch_first=True

@@ -39,10 +39,10 @@ def data(rows: int) -> Tensor:
     return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rows))
 
 
-WAYS: list[dict[str, Any]] = [
+WAYS: list[Any] = [
     {"mode": "reduce-overhead"},
-    {"mode": "default", "fullgraph": True},
-    {"options": {"inductor": {"triton.cudagraphs": True}}},
+    pytest.param({"mode": "default", "fullgraph": True}, marks=pytest.mark.slow),
+    pytest.param({"options": {"inductor": {"triton.cudagraphs": True}}}, marks=pytest.mark.slow),
     {"options": {"inductor": {"triton.cudagraphs": True, "triton.cudagraph_trees": False}}},
     {"options": {"inductor": {"max_autotune": True}}, "dynamic": True},
 ]

@@ -145,6 +145,7 @@ def test_faulty_kernels_get_other_configurations_or_their_candidates_go(tmp_path
     assert json.loads(place.read_text())["regions"][0]["candidates"] == after
 
 
+@pytest.mark.slow
 def test_another_dtype_and_another_device_share_a_plan(tmp_path, capsys):
     arguments = ["--audit", "--best", "1", "--workloads", "rmsnorm", "--case", "decode-8"]
     assert main([*arguments, "--dtype", "bf16"]) == 0

@@ -30,6 +30,7 @@ def test_unknown_programs_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert "NAME has no 'conv9x9'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_forms_are_raced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from .agreement import Trio
 from .soups import random_case
 
 FAST = 10
+QUICK = (0, 2, 4, 8)
 DYNAMIC = (1, 3, 8)  # of the fast ones; symbolic sizes take PyTorch long
 MANY = 500
 
@@ -30,7 +31,9 @@ def check(backend: Any, seed: int, *, dynamic: bool, options: dict[str, Any] | N
         trio.check(*case.inputs(seed + 1, more), gradients=False)
 
 
-@pytest.mark.parametrize("seed", range(FAST))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(one, marks=[pytest.mark.slow] * (one not in QUICK)) for one in range(FAST)]
+)
 def test_regions_computed_by_torch(
     seed: int, taken: list[Decision], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
