@@ -344,7 +344,7 @@ EVEN_ROWS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dtype", ["f16", pytest.param("f32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [name for name in WORKLOADS if name != "llama-layer"])
 def test_all_workloads(name, dtype, agrees):
     sizes = {size: EVEN_ROWS[size] for size in WORKLOADS[name].sizes}

@@ -250,8 +250,22 @@ out out: f32[m] = t4
 }
 
 
-@pytest.mark.parametrize("configs", ["wide", "tuner", "random"])
-@pytest.mark.parametrize("text", KERNELS.values(), ids=KERNELS.keys())
+# For them the interpreter takes long in tiles of all kinds.
+LONG = {
+    "two norms and a product",
+    "grouped attention of several tokens",
+    "a sum that only the first programs store",
+    "a loop inside a loop",
+}
+CASES = [
+    pytest.param(text, configs, id=f"{name}-{configs}", marks=pytest.mark.slow if late else ())
+    for name, text in KERNELS.items()
+    for configs in ("wide", "tuner", "random")
+    for late in [configs == "random" and name in LONG]
+]
+
+
+@pytest.mark.parametrize(("text", "configs"), CASES)
 def test_configurations_agree(agrees, text, configs):
     agrees("text", text=text, domain=[-0.5, 0.5], configs=configs)
 

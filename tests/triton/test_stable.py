@@ -41,6 +41,14 @@ def test_running(agrees, name, kind, dtype):
     run(agrees, name, kind, dtype)
 
 
+SLOW = pytest.mark.slow
+
+
+def few(names, *quick):
+    """Return names of which only some are quick, as parameters of a test."""
+    return [name if name in quick else pytest.param(name, marks=SLOW) for name in names]
+
+
 SPLIT = {
     "mha": "k.S",
     "gqa": "k.S",
@@ -58,14 +66,14 @@ SPLIT = {
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("f32", marks=pytest.mark.slow), "f16"])
-@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("name", few(SPLIT, "gqa-decode", "mla", "linear-cross-entropy", "rmsnorm-linear"))
 def test_in_parts(agrees, name, dtype):
     answer = run(agrees, name, "found", dtype, split=SPLIT[name])
     assert answer["kernels"] > 1
     assert answer["running"] == (name in SHIFTED)
 
 
-@pytest.mark.parametrize("size", [1, 7, 17, 64, 256, 300, 4097])
+@pytest.mark.parametrize("size", few([1, 7, 17, 64, 256, 300, 4097], 1, 17, 256, 4097))
 @pytest.mark.parametrize("name", ["gqa-decode", "rmsnorm-linear"])
 def test_parts_of_any_size(agrees, name, size):
     sizes = {"T": size, "K": size, "H": 2, "G": 1, "B": 1, "M": 3, "N": 20}
@@ -90,19 +98,20 @@ def test_any_number_of_parts(agrees, parts):
     run(agrees, "gqa-decode", "found", sizes={"T": 600}, split="k.T", parts=parts)
 
 
-TILED = [("gqa", ""), ("gqa", "k.S"), ("gqa-decode", "k.T"), ("mla", "c.T"), ("rmsnorm-linear", "w.K")]
+TILED = [("gqa", ""), ("gqa-decode", "k.T")]
+MORE_TILED = [pytest.param(*case, marks=SLOW) for case in (("mla", "c.T"), ("rmsnorm-linear", "w.K"))]
 STRIDED = [pytest.param("strided", marks=pytest.mark.slow), "contiguous"]
 
 
 @pytest.mark.parametrize("layout", STRIDED)
-@pytest.mark.parametrize(("name", "split"), TILED)
+@pytest.mark.parametrize(("name", "split"), [*TILED, *MORE_TILED, pytest.param("gqa", "k.S", marks=SLOW)])
 def test_configurations_of_the_tuner_agree(agrees, name, split, layout):
     sizes = {"S": 20, "T": 77, "K": 77, "M": 5, "N": 40, "B": 1, "H": 2, "G": 1}
     run(agrees, name, "found", sizes=sizes, split=split, configs="tuner", layout=layout)
 
 
 @pytest.mark.parametrize("layout", STRIDED)
-@pytest.mark.parametrize(("name", "split"), [case for case in TILED if case != ("gqa", "k.S")])
+@pytest.mark.parametrize(("name", "split"), [*TILED, *MORE_TILED])
 def test_any_tiles_agree(agrees, name, split, layout):
     sizes = {"S": 5, "T": 40, "K": 40, "M": 3, "N": 9, "B": 1, "H": 2, "G": 1}
     run(agrees, name, "found", sizes=sizes, split=split, configs="random", layout=layout)
@@ -111,7 +120,7 @@ def test_any_tiles_agree(agrees, name, split, layout):
 FEWEST = [("rmsnorm-linear", ""), ("rmsnorm-linear", "w.K"), ("lora", ""), ("gqa-decode", "k.T")]
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("dtype", ["f16", pytest.param("bf16", marks=SLOW)])
 @pytest.mark.parametrize(("name", "split"), FEWEST)
 def test_few_rows_as_columns_agree(agrees, name, split, dtype):
     few = {"M": 5, "B": 1, "H": 8, "G": 2}

@@ -31,7 +31,7 @@ def run(agrees, name, kind, *, dtype="f16", layout="contiguous", built=None, **s
     )
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("dtype", ["f32", pytest.param("f16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_original(agrees, name, dtype):
     run(agrees, name, "original", dtype=dtype)
@@ -71,8 +71,9 @@ ODD = [
     *(("softmax", {"N": size}) for size in (1, 7, 129)),
     *(("gqa-decode", {"T": size}) for size in (1, 7, 129)),
     *(("gqa-decode", {"S": size}) for size in (3, 17)),
-    *(("gqa", {"S": size}) for size in (1, 33, 129)),
-    ("gqa", {"H": 24, "G": 1}),
+    *(("gqa", {"S": size}) for size in (1, 33)),
+    pytest.param("gqa", {"S": 129}, marks=pytest.mark.slow),
+    pytest.param("gqa", {"H": 24, "G": 1}, marks=pytest.mark.slow),
     ("lora", {"R": 7, "M": 1}),
     ("mla", {"T": 129, "H": 1}),
     ("layernorm-linear-gelu", {"M": 1, "K": 129}),
@@ -86,7 +87,7 @@ def test_odd_sizes(agrees, name, sizes):
     run(agrees, name, "found", **sizes)
 
 
-@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("size", [64, pytest.param(128, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["rmsnorm-linear", "matmul-matmul", "mha"])
 def test_sizes_that_divide(agrees, name, size):
     sizes = dict.fromkeys({"M", "K", "N", "S"} & set(WORKLOADS[name].sizes), size)

@@ -42,14 +42,16 @@ def product(body: str, unit: float) -> str:
     return f"{HEAD}unit = const[{unit}]()\n{lines}\nt8 = mul(t6, unit)\n{out} = t8\n"
 
 
-@pytest.mark.parametrize("domain", [LARGE, SMALL, [-1.0, 1.0]])
+@pytest.mark.parametrize("domain", [LARGE, SMALL, pytest.param([-1.0, 1.0], marks=pytest.mark.slow)])
 @pytest.mark.parametrize("body", PRODUCTS)
 def test_products_of_computed_operands_of_any_size(agrees, body, domain):
     factors = 4 if body == "both" else 3
     agrees("text", text=product(PRODUCTS[body], domain[1] ** -factors), domain=domain, configs="scaled")
 
 
-@pytest.mark.parametrize("configs", ["random", "persistent", "descriptors"])
+@pytest.mark.parametrize(
+    "configs", [pytest.param("random", marks=pytest.mark.slow), "persistent", "descriptors"]
+)
 def test_scaled_products_in_all_kinds_of_tiles(agrees, configs):
     agrees("text", text=product(PRODUCTS["both"], LARGE[1] ** -4), domain=LARGE, configs=configs)
 
