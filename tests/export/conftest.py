@@ -3,6 +3,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -46,10 +47,11 @@ def result_of(target, regions):
     return Result(program, pick_target(target), (), tuple(known), seed=0, winner="superopt", open_axes=ranges)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def searched():
     """Make a result of a workload: its best graph, fused, and with matmuls as library calls."""
 
+    @cache
     def make(name, target, dtype, **sizes):
         workload = WORKLOADS[name]
         program = trace(workload.function, *workload.inputs(dtype=dtype, **sizes), name=name).program

@@ -47,8 +47,17 @@ def with_candidate(result: Result, **changes: object) -> Result:
     return replace(result, regions=(replace(region, candidates=(replace(first, **changes), *others)),))
 
 
-@pytest.mark.parametrize(("target", "dtype"), [CPU, CUDA, ("cuda:90", "f32")])
-@pytest.mark.parametrize("candidate", ["fused", "library"])
+@pytest.mark.parametrize(
+    ("target", "dtype", "candidate"),
+    [
+        (*CPU, "fused"),
+        (*CUDA, "fused"),
+        (*CUDA, "library"),
+        pytest.param(*CPU, "library", marks=pytest.mark.slow),
+        pytest.param("cuda:90", "f32", "fused", marks=pytest.mark.slow),
+        pytest.param("cuda:90", "f32", "library", marks=pytest.mark.slow),
+    ],
+)
 def test_rmsnorm_linear(searched, runs, target, dtype, candidate) -> None:
     result = searched("rmsnorm-linear", target, dtype, M=5, K=96, N=80)
     text = export_module(result, candidate=candidate)
@@ -87,7 +96,7 @@ def test_workloads(searched, runs, name, sizes, target, dtype) -> None:
             assert "fine" in runs(export_module(result, region=region, candidate=candidate))
 
 
-@pytest.mark.parametrize(("target", "dtype"), [CPU, CUDA])
+@pytest.mark.parametrize(("target", "dtype"), [CPU, pytest.param(*CUDA, marks=pytest.mark.slow)])
 def test_several_kernels_a_call_and_several_outputs(written, runs, target, dtype) -> None:
     text = export_module(written(TWO_OUTPUTS.format(dtype=dtype), target))
     printed = runs(text)
@@ -124,7 +133,7 @@ out y: f32[m, n] = t4
 """
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda:90"])
+@pytest.mark.parametrize("target", [pytest.param("cpu", marks=pytest.mark.slow), "cuda:90"])
 def test_an_axis_in_parts_the_last_of_which_is_shorter(written, runs, target) -> None:
     result = written(SPLIT, target)
     result = with_goal(result, WHOLE)
@@ -362,7 +371,7 @@ out y: {dtype}[b, f, i, j] = t4
 @pytest.mark.parametrize(
     ("target", "dtype", "lies", "sign", "by"),
     [
-        (*CPU, "", "+", "-"),
+        pytest.param(*CPU, "", "+", "-", marks=pytest.mark.slow),
         (*CPU, " strides(378, 1, 42, 6)", "-", "+"),  # channels last, and taps backward
         (*CUDA, "", "-", "-"),
     ],

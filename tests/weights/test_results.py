@@ -165,6 +165,7 @@ class Three(nn.Module):
 
 
 @pytest.mark.usefixtures("every_schedule")
+@pytest.mark.slow
 def test_weights_side_by_side_are_exported(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, place, x = Three().eval(), tmp_path / "three.json", torch.randn(256, 64)
