@@ -13,6 +13,7 @@ from torch import Tensor
 
 import superopt
 from superopt import InputError, OptimizeOptions, SearchOptions
+from superopt.codegen.cpp import compile as cpp_compile
 from superopt.funnel.domain import domain_of, positive_domain
 from superopt.trace import trace
 from superopt.verify.floats.compare import typical
@@ -29,8 +30,9 @@ OPTIONS = OptimizeOptions(
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache(tmp_path: Any, kernels_folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cpp_compile, "_folder", lambda: kernels_folder)
 
 
 def probabilities() -> Tensor:

@@ -3,12 +3,14 @@
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 import superopt
 from superopt import Optimized, OptimizeOptions, SearchOptions
+from superopt.codegen.cpp import compile as cpp_compile
 from superopt.targets import KernelReport
 from superopt.targets.cuda import CudaTarget
 
@@ -22,10 +24,11 @@ def norm_linear(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tens
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Leaves the user's cache alone."""
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, kernels_folder: Path) -> Iterator[None]:
+    """Leaves the user's cache alone, and keeps compiled kernels for other tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(cpp_compile, "_folder", lambda: kernels_folder)
         yield
 
 

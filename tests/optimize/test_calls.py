@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -231,7 +232,11 @@ def test_threads_of_python_and_of_torch(best: Optimized, random) -> None:
 
 FORKED = """
 import os, sys, torch, superopt
+from pathlib import Path
 from superopt import OptimizeOptions, SearchOptions
+from superopt.codegen.cpp import compile as cpp_compile
+
+cpp_compile._folder = lambda: Path(sys.argv[1])
 
 def function(x, w):
     return (x @ w).softmax(-1)
@@ -260,9 +265,9 @@ torch.testing.assert_close(best.fused(*inputs), wanted)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_process() -> None:
+def test_a_forked_process(kernels_folder: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FORKED)],
+        [sys.executable, "-c", textwrap.dedent(FORKED), str(kernels_folder)],
         capture_output=True,
         text=True,
         timeout=240,

@@ -18,6 +18,7 @@ import torch
 import superopt
 from superopt import OptimizeOptions
 from superopt.candidates import RegionCandidates
+from superopt.codegen.cpp import compile as cpp_compile
 from superopt.codegen.cpp import find_compiler
 from superopt.codegen.cpp.launch import CppMuGraph
 from superopt.fate import Kind
@@ -40,6 +41,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(folder))
     return folder
+
+
+KERNELS_FOLDER = cpp_compile._folder
+
+
+@pytest.fixture
+def own_kernels(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep compiled kernels in the cache of the test alone."""
+    monkeypatch.setattr(cpp_compile, "_folder", KERNELS_FOLDER)
 
 
 @pytest.fixture
@@ -121,6 +131,7 @@ def test_a_kernel_that_aborts(monkeypatch, one, random, compiler) -> None:
     assert "SIGABRT" in best.explain()
 
 
+@pytest.mark.usefixtures("own_kernels")
 def test_a_damaged_cache(cache: Path, one, random, caplog) -> None:
     kept = replace(one, cache=True)
     inputs = random((6, 32), (32,))
@@ -135,6 +146,7 @@ def test_a_damaged_cache(cache: Path, one, random, caplog) -> None:
     is_right(superopt.optimize(norm, *inputs, options=kept), inputs)
 
 
+@pytest.mark.usefixtures("own_kernels")
 def test_a_full_disk(one, random, monkeypatch, caplog) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -146,6 +158,7 @@ def test_a_full_disk(one, random, monkeypatch, caplog) -> None:
     assert "No space left on device" in best.explain()
 
 
+@pytest.mark.usefixtures("own_kernels")
 def test_a_folder_that_cannot_be_written(one, random, monkeypatch, tmp_path: Path, caplog) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")

@@ -82,7 +82,7 @@ def test_a_floor_that_is_beaten_is_measured_again_and_then_told_as_an_error(
     asked = []
     monkeypatch.setattr(CpuTarget, "renew", lambda self: asked.append(self))
     monkeypatch.setattr(CpuTarget, "floor_us", lambda self, graph, cold=True, kept=False: 1e9)
-    options = superopt.OptimizeOptions(seconds=1.0, torch_compile=False, cache=False)
+    options = superopt.OptimizeOptions(seconds=0.4, graphs=1, torch_compile=False, cache=False)
     best = superopt.optimize(lambda x: (x * 2).exp() + x, torch.randn(64, 64), options=options)
     assert len(asked) == 1
     assert best.result.floor_us is None

@@ -13,7 +13,7 @@ import torch
 
 import superopt
 import superopt.driver.run
-from superopt import InputError, OptimizeOptions
+from superopt import InputError, OptimizeOptions, SearchOptions
 from superopt.cli import main
 from superopt.fate import Kind
 from superopt.ir import fuse
@@ -27,6 +27,7 @@ from superopt.trace import trace
 from superopt.tune.measure import Times
 
 PLAN = OptimizeOptions(target="cpu", measure=False, graphs=2, cache=False)
+FEW = replace(PLAN, search=SearchOptions(max_graphs=4))
 
 
 def norm_linear(x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -57,7 +58,7 @@ def half(*shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
 
 
 def test_a_plan_for_a_device_that_is_not_here(compiled, tmp_path: Path) -> None:
-    options = replace(PLAN, target="cuda:90", measure=True)
+    options = replace(FEW, target="cuda:90", measure=True)
     best = superopt.optimize(norm_linear, *half((16, 512), (512,), (512, 256)), options=options)
     assert best.winner is None
     assert best.speedup is None
@@ -155,7 +156,7 @@ def test_what_cannot_be_compiled_is_not_planned(monkeypatch: pytest.MonkeyPatch)
             on_done(at, "the compiler stopped: ended by SIGSEGV")
 
     monkeypatch.setattr(CudaTarget, "compile_ahead", fail)
-    options = replace(PLAN, target="cuda:90")
+    options = replace(FEW, target="cuda:90")
     best = superopt.optimize(norm_linear, *half((16, 512), (512,), (512, 256)), options=options)
     refused = [one for one in best.regions[0].candidates if not one.fate.is_sound]
     assert refused
@@ -252,7 +253,7 @@ def test_no_peer_has_cuda_graphs_of_its_own(monkeypatch) -> None:
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     inputs = (torch.empty(5, 64), torch.empty(64), torch.empty(64, 96))
-    superopt.optimize(norm_linear, *inputs, options=PLAN).save(path)
+    superopt.optimize(norm_linear, *inputs, options=replace(FEW, graphs=1)).save(path)
     return path
 
 
@@ -342,11 +343,13 @@ def test_a_stand_in_takes_what_the_original_takes() -> None:
         torch.testing.assert_close(found(*given), in_structure(*given), rtol=1e-4, atol=1e-4)
 
 
-def test_tuning_needs_neither_egglog_nor_z3(plan: Path, tmp_path: Path) -> None:
+def test_tuning_needs_neither_egglog_nor_z3(plan: Path, tmp_path: Path, kernels_folder: Path) -> None:
     code = (
-        "import sys\n"
+        "import pathlib, sys\n"
         "sys.modules['egglog'] = sys.modules['z3'] = None  # importing either fails\n"
         "from superopt.optimizer import tune\n"
+        "from superopt.codegen.cpp import compile\n"
+        f"compile._folder = lambda: pathlib.Path({str(kernels_folder)!r})\n"
         f"best = tune({str(plan)!r}, seconds=0.2, torch_compile=False)\n"
         f"best.save({str(tmp_path / 'out.json')!r})\n"
         "assert sys.modules['egglog'] is None and sys.modules['z3'] is None\n"

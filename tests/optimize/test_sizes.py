@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -82,18 +83,21 @@ def squares(x: torch.Tensor) -> torch.Tensor:
     return (x @ x.T).relu().sum(-1)
 
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("function", "built", "called", "served"),
     [
         (broadcasts, ((6, 32), (6, 32)), ((1, 32), (1, 32)), True),
-        (broadcasts, ((6, 32), (6, 32)), ((1, 32), (6, 32)), False),
+        slow(broadcasts, ((6, 32), (6, 32)), ((1, 32), (6, 32)), False),
         (broadcasts, ((6, 32), (6, 32)), ((6, 1), (6, 32)), False),
-        (broadcasts, ((6, 32), (1, 32)), ((1, 32), (1, 32)), True),
-        (counts, ((6, 32),), ((1, 32),), False),
+        slow(broadcasts, ((6, 32), (1, 32)), ((1, 32), (1, 32)), True),
+        slow(counts, ((6, 32),), ((1, 32),), False),
         (turns, ((6, 32),), ((1, 32),), False),
         (unpacks, ((6, 32),), ((1, 32),), False),
-        (across, ((6, 32),), ((1, 32),), True),
-        (squares, ((6, 32),), ((1, 32),), True),
+        slow(across, ((6, 32),), ((1, 32),), True),
+        slow(squares, ((6, 32),), ((1, 32),), True),
         (squares, ((6, 32),), ((1, 1),), True),
         (across, ((1, 32),), ((6, 32),), False),
     ],

@@ -93,7 +93,7 @@ def _no_gradients() -> Any:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def build(quick) -> Callable[..., Watched]:
     """Makes the program as written into kernels, without a race."""
     target, known = pick_target("cpu"), dict[str, list[RegionCandidates]]()
@@ -106,7 +106,8 @@ def build(quick) -> Callable[..., Watched]:
         return plans
 
     def built(function: Callable[..., Any], *inputs: Any, weights: Weights = "live") -> Watched:
-        traced = trace(function, *inputs, live="cpu")
+        # With one name for all, kernels that are alike are searched and compiled once.
+        traced = trace(function, *inputs, name="function", live="cpu")
         text = weights + print_program(traced.program)
         regions = known[text] = known.get(text) or planned(traced.program, weights)
         mugraphs = {one.goal.name: one.chosen.mugraph for one in regions}

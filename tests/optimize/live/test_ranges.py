@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ import torch
 from torch import Tensor
 
 import superopt
-from superopt import InputError, OptimizeOptions
+from superopt import InputError, OptimizeOptions, SearchOptions
 from superopt.live.ranges import open_axes
 from superopt.trace import trace
 
 Shapes = tuple[tuple[int, ...], ...]
 
-PLAN = OptimizeOptions(target="cpu", measure=False, graphs=2, cache=False)
+PLAN = OptimizeOptions(target="cpu", measure=False, graphs=1, cache=False, search=SearchOptions(max_graphs=2))
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -112,9 +113,13 @@ REFUSED: list[tuple[Callable[..., Any], Shapes, list[Shapes]]] = [
 ]
 
 
+@cache
+def planned(function: Callable[..., Any], shapes: Shapes) -> superopt.Optimized:
+    return superopt.optimize(function, *(torch.randn(shape) for shape in shapes), options=PLAN)
+
+
 def saved(function: Callable[..., Any], shapes: Shapes, path: Path) -> Path:
-    plan = superopt.optimize(function, *(torch.randn(shape) for shape in shapes), options=PLAN)
-    plan.save(path / "plan.json")
+    planned(function, shapes).save(path / "plan.json")
     return path / "plan.json"
 
 
