@@ -93,7 +93,11 @@ def test_a_compiler_that_fails(compiler, tmp_path: Path, body: str, message: str
     assert script.parent.exists()
 
 
-@pytest.mark.parametrize("damage", [b"", b"nonsense", None], ids=["empty", "nonsense", "cut off"])
+@pytest.mark.parametrize(
+    "damage",
+    [b"", pytest.param(b"nonsense", marks=pytest.mark.slow), None],
+    ids=["empty", "nonsense", "cut off"],
+)
 def test_damaged_files_are_made_anew(tmp_path: Path, monkeypatch, damage: bytes | None) -> None:
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
     x, w = torch.randn(4, 3), torch.randn(3, 5)

@@ -111,7 +111,7 @@ def check(graph: Graph, number: int, flags: tuple[str, ...]) -> None:
     assert not off[wanted.isfinite() & rounded.isfinite() & eager.isfinite()].any()
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(graphs(), st.integers(0, 71))
 def test_drawn_programs(graph: Graph, number: int) -> None:
     check(graph, number, ("-O0",))

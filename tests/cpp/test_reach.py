@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -46,9 +47,13 @@ def inputs() -> dict[str, Tensor]:
     return {"q": torch.randn(40, 8), "k": torch.randn(130, 8), "v": torch.randn(130, 9)}
 
 
-@pytest.mark.parametrize("parts", [0, 4])
-@pytest.mark.parametrize("rows", [1, 7, 40])
-@pytest.mark.parametrize("name", MASKS)
+CASES = [
+    pytest.param(*case, marks=[pytest.mark.slow] * (case[1] != 7 and case[0] != "causal"))
+    for case in product(MASKS, (1, 7, 40), (0, 4))
+]
+
+
+@pytest.mark.parametrize(("name", "rows", "parts"), CASES)
 def test_the_same(name: str, rows: int, parts: int) -> None:
     run = compiled(masked_mugraph(name, parts), rows)
     tensors = inputs()

@@ -82,14 +82,19 @@ def test_dense_convolutions_gather_windows(name: str) -> None:
     assert float(error.max()) < _TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("name", CASES)
+# To compile a case takes seconds.
+_FEW = ("grouped", "one axis", "every other row")
+_CASES = [one if one in _FEW else pytest.param(one, marks=pytest.mark.slow) for one in CASES]
+
+
+@pytest.mark.parametrize("name", _CASES)
 def test_convolutions_of_three_taps_take_fewer_products(name: str) -> None:
     kernels, given, expected = filtered(name)
     assert near(kernels.in_order(given)[0], expected)
 
 
 @pytest.mark.parametrize("kind", ["infinite", "great"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", _CASES)
 def test_fewer_products_make_no_nan_of_infinite_images(name: str, kind: str) -> None:
     """Differences of infinite numbers are NaN, and sums of great ones overflow before their products do."""
     shape, kernel, _, _, dtype = CASES[name]
@@ -167,7 +172,7 @@ _AROUND = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", _AROUND)
 def test_rows_of_any_length_are_summed(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)

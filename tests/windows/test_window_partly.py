@@ -115,7 +115,7 @@ def _changed(text: str) -> Iterator[str]:
             yield "\n".join([*lines[:at], line.replace(" ge(", " gt("), *lines[at + 1 :]])
 
 
-@pytest.mark.parametrize("name", ["b and w joined", "the inside apart"])
+@pytest.mark.parametrize("name", [pytest.param("b and w joined", marks=pytest.mark.slow), "the inside apart"])
 def test_a_correction_that_is_a_little_off_is_refused(name: str) -> None:
     graph = parse_graph(SEAM)
     tensors = tensors_of(graph)

@@ -71,8 +71,8 @@ def cases(shapes: Sequence[tuple[int, int, int]] = SHAPES, *, pairs: bool = Fals
                     yield replace(case, spread=True)
 
 
-def library(flags: Sequence[str] = (), *, pairs_only: bool = False) -> ctypes.CDLL:
-    """Return the contraction for each pair of formats, or only those in bf16."""
+def library(flags: Sequence[str] = (), *, pairs_only: bool = False, pairs: bool = True) -> ctypes.CDLL:
+    """Return the contraction for each pair of formats, or only those in bf16, or all but those."""
     lines = ['#include "runtime.hpp"', "using namespace superopt;"]
     for a, b in () if pairs_only else FORMATS:
         given = f"Matrix<{a}>{{a, n[3], n[4]}}, Matrix<{b}>{{b, n[5], n[6]}}, c, n[7]"
@@ -84,7 +84,7 @@ def library(flags: Sequence[str] = (), *, pairs_only: bool = False) -> ctypes.CD
             f" contract(n[0], n[1], n[2], {given}, packed ? &panels : nullptr);"
             f" if (packed) contract(n[0], n[1], n[2], {given}, &panels); }}"
         )
-    for a, b in PAIRS:
+    for a, b in PAIRS if pairs else ():
         lines.append(
             f'extern "C" void pairs_{a}_{b}(const index_t* n, const {a}* a, const {b}* b, float* c, index_t)'
             f" {{ contract_pairs(n[0], n[1], n[2], Matrix<{a}>{{a, n[3], n[4]}},"

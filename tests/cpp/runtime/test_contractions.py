@@ -15,7 +15,7 @@ FLAGS = {"native": (), "256 bits": ("-mno-avx512f",), "128 bits": ("-mno-avx",)}
 
 @cache
 def loaded(vectors: str) -> ctypes.CDLL:
-    return library(FLAGS[vectors])
+    return library(FLAGS[vectors], pairs=False)
 
 
 # To compile one takes long.

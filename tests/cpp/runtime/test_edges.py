@@ -179,7 +179,7 @@ extern "C" void halves() { all<bf16>(); }
 @pytest.mark.parametrize(
     "flags",
     [
-        pytest.param(one, id=name, marks=pytest.mark.slow if name == "256 bits" else ())
+        pytest.param(one, id=name, marks=pytest.mark.slow if name != "native" else ())
         for name, one in FLAGS.items()
     ],
 )

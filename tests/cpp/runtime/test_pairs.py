@@ -35,7 +35,7 @@ def loaded(vectors: str) -> ctypes.CDLL:
     return library(FLAGS[vectors], pairs_only=True)
 
 
-SLOW = ("no instructions", "emulated, 256 bits")  # to compile a runtime takes long
+SLOW = ("no instructions", "emulated", "emulated, 256 bits")  # to compile a runtime takes long
 ALL = [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in FLAGS]
 
 
@@ -75,7 +75,11 @@ out y: bf16[m, n] = t2
 """
 
 
-@pytest.mark.parametrize("flags", [(), ("-mno-avx512bf16",), ("-mno-avx",)], ids=str)
+@pytest.mark.parametrize(
+    "flags",
+    [(), pytest.param(("-mno-avx512bf16",), marks=pytest.mark.slow), ("-mno-avx",)],
+    ids=str,
+)
 def test_a_kernel_of_two_tensors_in_bf16_with_and_without_instructions(flags: tuple[str, ...]) -> None:
     torch.manual_seed(0)
     x, w = torch.randn(5, 33).bfloat16(), torch.randn(40, 33).bfloat16()
