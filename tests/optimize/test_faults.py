@@ -171,6 +171,7 @@ def test_a_folder_that_cannot_be_written(one, random, monkeypatch, tmp_path: Pat
     assert "kernels of this run are not kept" in caplog.text
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(cache: Path) -> None:
     code = textwrap.dedent(
         """

@@ -192,6 +192,7 @@ def assembly(processor: str, folder: Path) -> str:
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
+@pytest.mark.slow
 def test_sums_of_products_stay_in_registers(tmp_path: Path) -> None:
     made = assembly("cooperlake", tmp_path)
     loops = re.findall(r"^(\.L\d+):\n((?:(?!\.L).*\n)*?)\tj\w+\t\1$", made, re.MULTILINE)
