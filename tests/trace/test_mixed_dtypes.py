@@ -172,3 +172,17 @@ def test_only_casts_whose_rounding_is_computed_stay_calls() -> None:
     traced = trace(function, _WIDE)
     assert [call.target for call in traced.program.opaque] == ["aten._to_copy.default"]
     assert traced.run(_WIDE)[1].abs().max() > 0
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_truth_values_of_unequal_length_leave_out_what_is_no_number(order: tuple[int, int]) -> None:
+    masks = (_WIDE > 0)[:, :2].contiguous(), (_WIDE > -1)[:, 2:].contiguous()
+
+    def function(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
+        parts = a, b
+        return torch.where(torch.cat([parts[at] for at in order], -1), x, 0.0)
+
+    inputs = *masks, torch.full((4, 6), torch.inf)
+    traced = trace(function, *inputs)
+    assert not traced.program.opaque
+    torch.testing.assert_close(traced.run(*inputs), function(*inputs))

@@ -254,6 +254,7 @@ def _assemble(b: Builder, parts: Sequence[tuple[Sym, int]], at: int, outer: Dim)
     joined, placed = b.join(operands)
     b.axes.meet(axis for dim in (*placed.values(), outer) for axis in dim)
     masked = any(sym.mask is not None for sym in joined)
+    picks = False
     boolean = all(sym.dtype == torch.bool for sym in joined)
     value, mask = b.const(0), b.const(0)
     for number, (sym, (_, offset)) in enumerate(zip(joined, parts, strict=True)):
@@ -264,10 +265,13 @@ def _assemble(b: Builder, parts: Sequence[tuple[Sym, int]], at: int, outer: Dim)
             raise UnsupportedError("a cat of unequal parts that may be minus infinity")
         if own:
             piece = picked(b, sym.value, own, hot)
+            picks = True
         else:
             piece = b.apply("mul", hot, sym.value)
             mask = b.apply("or", mask, hot if sym.mask is None else b.apply("and", hot, sym.mask))
         value = b.apply("or" if boolean and not own else "add", value, piece)
+    if boolean and picks and not b.for_proof:  # else a product with it, as of `where`, would leave out no NaN
+        value = b.apply("ne", value, b.const(0))
     dims = [placed.get(i, ()) for i in range(rank)]
     dims[at : at + 2] = [outer + placed.get(at + 1, ())]
     return Sym(value, tuple(dims), parts[0][0].dtype, mask if masked else None)
