@@ -64,14 +64,14 @@ def product_dtype(graph: Graph, step: Step, memory: Mapping[int, str]) -> str:
     """Return the dtype in which the operands of a contraction are multiplied: a half precision, or fp32.
 
     `memory` has the dtypes of the program's tensors and of what was rounded; all else is computed in fp32,
-    and is rounded here. A tensor that the program itself has in fp32 is not: `x.float() @ w`.
+    and is rounded here. A tensor that the program itself has in fp32 is not.
     """
     known = {memory[i] for i in step.inputs if i in memory}
     halves = known & HALVES
-    if known & (FLOATS - HALVES) or len(halves) > 1:
-        return "f32"
     if halves:
-        return next(iter(halves))
+        return next(iter(halves)) if len(halves) == 1 else "f32"
+    if known & FLOATS:
+        return "f32"
     if known <= FP8 and all(i in memory for i in step.inputs):
         return "f16"  # holds every number of eight bits
     return half_of(graph) or "f32"
