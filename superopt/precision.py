@@ -64,7 +64,8 @@ def product_dtype(graph: Graph, step: Step, memory: Mapping[int, str]) -> str:
     """Return the dtype in which the operands of a contraction are multiplied: a half precision, or fp32.
 
     `memory` has the dtypes of the program's tensors and of what was rounded; all else is computed in fp32,
-    and is rounded here. A tensor that the program itself has in fp32 is not.
+    and is rounded here. A tensor that the program itself has in fp32 is rounded beside a half: a program
+    that casts such a weight to multiply it with halves has no cast here. The check in floats decides on it.
     """
     known = {memory[i] for i in step.inputs if i in memory}
     halves = known & HALVES
