@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from superopt.export.limits import EXPECT_SIZE, limits_of
 from superopt.export.masked import SOURCE, masked_sum
 from superopt.export.reference import reference_lines
 from superopt.ir import parse_graph
@@ -48,7 +49,7 @@ def test_a_reference_selects(name: str) -> None:
     last = steps.rpartition("\n")[2].partition(" ")[0]
     graph = parse_graph(GRAPH.format(steps=steps, axes=axes, last=last))
     scope: dict[str, Any] = {"torch": torch, "math": math}
-    exec("\n".join([SOURCE, *reference_lines(graph)]), scope)
+    exec("\n".join([EXPECT_SIZE, SOURCE, *reference_lines(graph, limits=limits_of({}, [graph]))]), scope)
     tensors = {"x": X, "p": P, "q": Q}
     wanted = run_graph(graph, tensors)["y"].float()
     made = scope["reference"](*(tensors[port.name] for port in graph.inputs))

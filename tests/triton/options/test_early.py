@@ -13,6 +13,7 @@ from superopt.codegen.triton import TritonMuGraph
 from superopt.codegen.triton.run import launch
 from superopt.errors import InputError
 from superopt.export import triton_module
+from superopt.export.limits import limits_of
 from superopt.ir import parse_mugraph
 from superopt.targets import config_json, pick_target
 
@@ -91,8 +92,7 @@ def test_it_is_launched_so_where_the_device_can_and_waits_elsewhere(hopper, monk
 
 def test_exported_modules_wait_and_so_run_everywhere():
     mugraph, configs = built().mugraph, built().configs
-    texts, _ = triton_module.triton_parts(
-        SimpleNamespace(mugraph=mugraph, configs=configs, name="attention", target=pick_target("cuda:90"))
-    )
+    told = {"name": "attention", "target": pick_target("cuda:90"), "limits": limits_of({}, [mugraph.graph])}
+    texts, _ = triton_module.triton_parts(SimpleNamespace(mugraph=mugraph, configs=configs, **told))
     assert texts
     assert not any("gdc_wait" in text for text in texts)
