@@ -4,8 +4,8 @@ With "fast" that is what PyTorch keeps. Where less memory is asked for, what is 
 largest part is computed are chosen together: "balanced" takes the fastest choice with half the bytes that
 PyTorch keeps, or else the least for which a step takes 5% more time: by the clock where a budget leaves time
 to compile the step both ways, else by what its operators are expected to take, with a margin. With a number
-of bytes, it is the fastest choice that holds no more. Where a step is compiled both ways, a choice whose peak
-is above Inductor's is dropped in any setting.
+of bytes, it is the fastest choice that holds no more. In any setting a choice is dropped whose peak is above
+Inductor's: as both are compiled, or else as their graphs tell it.
 """
 
 import hashlib
@@ -20,13 +20,22 @@ from torch import Tensor, fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from superopt.backend.decision import Decision, Ledger
+from superopt.backend.joint.choice import (
+    MORE_TIME,
+    Choice,
+    Joint,
+    choices_of,
+    for_bytes,
+    for_time,
+    holding_no_more,
+    unchanged,
+)
 from superopt.backend.joint.joint_pass import JOINT, JointPass, Turned, turns_in_pass
-from superopt.backend.joint.kept import Choices, Kept, Passes, keep_readers_of_changed, tags, untag
+from superopt.backend.joint.kept import keep_readers_of_changed, tags, untag
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.scaled import scale_in_place
-from superopt.backend.joint.step import Split, Step, copied, inputs_of, race, saved_names, split
+from superopt.backend.joint.step import Split, Step, copied, inputs_of, race, split
 from superopt.backend.joint.turns.choice import Turns
-from superopt.backend.joint.turns.tiling import largest_bytes
 from superopt.backend.options import Memory
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import kind_and_line
@@ -39,87 +48,18 @@ __all__ = ["Partitioner"]
 
 log = logging.getLogger("superopt")
 
-_FORM = 4  # of what is kept of a decision
-_MORE_TIME = 0.05  # of a step, that less memory may take
-_DOUBT = 2.0  # how often the time that is expected must find room in it, where only a prediction tells
-_SHARE = 0.5  # of the bytes that PyTorch keeps, which "balanced" is to reach
-_HARDLY = 0.005  # of a step, that is hardly more time
+_FORM = 5  # of what is kept of a decision
 _ALL = 0.9  # of the operations of a step; a part with so many was timed as the step is
-_FEWER = 0.98  # the bytes, over those that PyTorch keeps, above which nothing is changed
 _MOST_BYTES = 4 << 30  # of inputs, above which no others are drawn beside the model
+_MOST_RACED = 2  # choices for a number of bytes
 _LEAST_SPEED = 0.98  # of a step with turns that are to cost no time
-
-
-@dataclass(frozen=True, slots=True)
-class _Joint:
-    """A joint graph, what is told about its split, and what may be kept of it."""
-
-    module: fx.GraphModule
-    told: Mapping[str, Any]
-    choices: Choices
-    theirs: Kept
-
-    @classmethod
-    def of(cls, module: fx.GraphModule, told: Mapping[str, Any], target: Target) -> "_Joint":
-        """Return a joint graph with what PyTorch keeps of it."""
-        choices = Choices(Passes(module.graph, told["num_fwd_outputs"]), target.cost_device())
-        forward, _ = split(copied(module, module.graph, {}), (), told)
-        names = saved_names(forward, told["num_fwd_outputs"])
-        theirs = choices.of({node for node in choices.passes.early if node.name in names})
-        return cls(module, told, choices, theirs)
-
-    def split(self, kept: Kept | None) -> Split:
-        """Return both graphs, split by a choice or by PyTorch's own; the joint graph stays as it is."""
-        moved: dict[fx.Node, fx.Node] = {}
-        copy = copied(self.module, self.module.graph, moved)
-        if kept is not None:
-            kept.tag(moved)
-        made = split(copy, (), self.told)
-        scale_in_place(*made, self.told["num_fwd_outputs"])
-        return made
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Choice:
-    """What is kept of a joint graph, and the turns in which it computes its part, None where it has none."""
-
-    joint: _Joint
-    kept: Kept
-    turns: Turns | None = None
-    turns_s: float = 0.0  # more than without turns
-    beside: int = 0  # the bytes that the part takes beside what is kept
-
-    @property
-    def bytes(self) -> int:
-        """The bytes that are held while the part is computed, and otherwise between the passes."""
-        return self.kept.bytes + self.beside
-
-    @property
-    def remade_s(self) -> float:
-        """The seconds that the backward pass is expected to take longer than with what PyTorch keeps."""
-        return max(self.kept.seconds - self.joint.theirs.seconds, 0.0)
-
-    @property
-    def more_s(self) -> float:
-        """The seconds that a step is expected to take longer."""
-        return self.turns_s + self.remade_s
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether anything is chosen otherwise than PyTorch does."""
-        return self.turns is not None or self.tagged is not None
-
-    @property
-    def tagged(self) -> Kept | None:
-        """What PyTorch is told to keep, None where that is its own choice."""
-        return None if self.kept is self.joint.theirs else self.kept
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     """What was chosen, None where the graph stays as it is without turns; and why."""
 
-    choice: _Choice | None
+    choice: Choice | None
     why: str
     settled: bool = True  # whether more time would tell no more
 
@@ -184,12 +124,12 @@ class Partitioner(CustomPartitionerFn):
             return
         target = pick_target("cpu")
         _merge_equal(gm)
-        base = joint = _Joint.of(gm, told, target)
+        base = joint = Joint.of(gm, told, target)
         if turned is not None:
             keep_readers_of_changed(turned.without)
             whole = fx.GraphModule(gm, turned.without)
             _merge_equal(whole)
-            base = _Joint.of(whole, told, target)
+            base = Joint.of(whole, told, target)
         elif joint.theirs.bytes < limits().kept_bytes:
             return
         key = _key(gm.graph, memory, told, target, timed=self._timed)
@@ -220,7 +160,7 @@ class Partitioner(CustomPartitionerFn):
         """Whether enough of the budget is left for that."""
         return self._timed and self.ledger.left_s >= limits().step_budget_s
 
-    def _recalled(self, key: Key, joint: _Joint, base: _Joint, turned: Turned | None) -> _Outcome | None:
+    def _recalled(self, key: Key, joint: Joint, base: Joint, turned: Turned | None) -> _Outcome | None:
         record = Cache.open().get(key) if self.ledger.options.cache else None
         names = record.data.get("kept") if record is not None else None
         if record is None or not isinstance(names, list):
@@ -231,39 +171,37 @@ class Partitioner(CustomPartitionerFn):
         if turns is None:
             joint = base
         if not names:
-            return _Outcome(_Choice(joint, joint.theirs, turns) if turns is not None else None, why, settled)
+            return _Outcome(Choice(joint, joint.theirs, turns) if turns is not None else None, why, settled)
         kept = joint.choices.of({node for node in joint.choices.passes.early if node.name in names})
-        return _Outcome(_Choice(joint, kept, turns), why, settled)
+        return _Outcome(Choice(joint, kept, turns), why, settled)
 
-    def _decided(self, joint: _Joint, base: _Joint, turned: Turned | None, target: Target) -> _Outcome:
+    def _decided(self, joint: Joint, base: Joint, turned: Turned | None, target: Target) -> _Outcome:
         """Return what is kept, and in which turns a part is computed."""
-        memory, step_s = self.ledger.options.memory, base.choices.step_s
-        allowed = _MORE_TIME * step_s
+        memory, without = self.ledger.options.memory, unchanged(base, turned)
+        if isinstance(memory, int):
+            if without.bytes <= memory:
+                return _Outcome(None, "")
+            holding, told = holding_no_more(for_bytes(choices_of(joint, base, turned), memory), base)
+            if not holding:
+                return _Outcome(None, told)
+            raced = self._raced(holding[:_MOST_RACED], base, turned, target)
+            return raced or _Outcome(holding[0], f"for {memory / 2**20:.0f} MB")
         if memory == "fast":
             assert turned is not None
-            only = [_Choice(joint, joint.theirs, turned.found.turns[0])]
-            return self._raced(only, base, turned, target) or _Outcome(only[0], "")
-        choices = _choices(joint, base, turned)
-        theirs = base.theirs.bytes + _beside(base, base.theirs, turned)
-        if isinstance(memory, int):
-            if theirs <= memory:
-                return _Outcome(None, "")
-            enough = sorted((one for one in choices if one.bytes <= memory), key=_by_time)
-            fewest = min(choices, key=lambda one: one.bytes)
-            several = [one for one in (*enough[:1], fewest) if one.is_ours]
-            raced = self._raced(several, base, turned, target)
-            if raced is not None or not several:
-                return raced or _Outcome(None, "")
-            return _Outcome(several[0], f"for {memory / 2**20:.0f} MB")
-        tried = _tried(choices, _SHARE * theirs, allowed, _HARDLY * step_s)
+            tried = surely = [Choice(joint, joint.theirs, turned.found.turns[0])]
+            why = ""
+        else:
+            choices = choices_of(joint, base, turned)
+            tried, surely = for_time(choices, without.bytes, base.choices.step_s)
+            why = "expected to take hardly more time"
         raced = self._raced(tried, base, turned, target)
         if raced is not None:
             return raced
-        surely = [one for one in tried if one.turns_s + _DOUBT * one.remade_s <= allowed]
-        return _Outcome(surely[0] if surely else None, "expected to take hardly more time")
+        holding, told = holding_no_more(surely, base)
+        return _Outcome(holding[0], why) if holding else _Outcome(None, told or why)
 
     def _raced(
-        self, tried: Sequence[_Choice], base: _Joint, turned: Turned | None, target: Target
+        self, tried: Sequence[Choice], base: Joint, turned: Turned | None, target: Target
     ) -> _Outcome | None:
         """Return the first choice that is fast enough and holds no more memory at its peak, or PyTorch's own.
 
@@ -278,7 +216,7 @@ class Partitioner(CustomPartitionerFn):
         inputs = inputs_of(base.module)
         if bytes_of(inputs) > _MOST_BYTES:
             return None
-        least = _LEAST_SPEED if options.memory == "fast" else 1 / (1 + _MORE_TIME)
+        least = _LEAST_SPEED if options.memory == "fast" else 1 / (1 + MORE_TIME)
         begun = time.monotonic()
         theirs = Step.of(base.split(None), inputs, options.inductor)
         their_peak = theirs.peak_bytes()
@@ -303,7 +241,7 @@ class Partitioner(CustomPartitionerFn):
             return _Outcome(None, "no time to race the step", settled=False)
         return _Outcome(None, f"{told} with it")
 
-    def _note(self, base: _Joint, outcome: _Outcome) -> None:
+    def _note(self, base: Joint, outcome: _Outcome) -> None:
         """Add what was decided to the ledger."""
         decisions, choice = self.ledger.decisions, outcome.choice
         if choice is None or choice.turns is None:
@@ -321,56 +259,6 @@ class Partitioner(CustomPartitionerFn):
             ),
             JOINT,
         )
-
-
-def _choices(joint: _Joint, base: _Joint, turned: Turned | None) -> list[_Choice]:
-    """Return the choices for a graph, each of what is kept in all turns there are."""
-    base_choices = [_Choice(base, kept, beside=_beside(base, kept, turned)) for kept in _kept(base)]
-    if turned is None:
-        return base_choices
-    part_s = turned.found.share * base.choices.step_s
-    forced = limits().any_speed
-    made = [
-        _Choice(joint, kept, turns, 0.0 if forced else (1 / turns.speed - 1) * part_s, turns.bytes)
-        for turns in turned.found.turns
-        for kept in _kept(joint)
-    ]
-    return made if forced else base_choices + made
-
-
-def _kept(joint: _Joint) -> list[Kept]:
-    """Return what may be kept of a graph: what PyTorch keeps, and less."""
-    return [joint.theirs, *(one for one in joint.choices.best() if one.bytes < _FEWER * joint.theirs.bytes)]
-
-
-def _beside(joint: _Joint, kept: Kept, turned: Turned | None) -> int:
-    """Return the bytes of the largest value of a part that is computed at once, where that is not kept."""
-    largest = largest_bytes(turned.found.plan.goal) if turned is not None else 0
-    known = max((joint.choices.bytes[node] for node in kept.kept), default=0)
-    return largest if known < largest else 0
-
-
-def _by_time(choice: _Choice) -> tuple[float, int]:
-    return choice.more_s, choice.bytes
-
-
-def _tried(choices: Sequence[_Choice], bytes_: float, allowed_s: float, hardly_s: float) -> list[_Choice]:
-    """Return what to race for "balanced": what has so many bytes for the least time, then safer choices."""
-    fast = [one for one in choices if one.more_s <= allowed_s]
-    few = [one for one in fast if one.bytes <= bytes_]
-    found = list[_Choice]()
-    if few:
-        most = min(one.more_s for one in few) + hardly_s
-        found.append(min((one for one in few if one.more_s <= most), key=lambda one: one.bytes))
-        found.append(min(few, key=_by_time))
-    for share in (1.0, 1 / _DOUBT):
-        several = [one for one in fast if one.more_s <= share * allowed_s]
-        if several and not few:
-            found.append(min(several, key=lambda one: one.bytes))
-    plain = [one for one in fast if one.turns is None and one.more_s <= allowed_s / _DOUBT]
-    if plain:  # what turns cost is told by a race of the part alone
-        found.append(min(plain, key=lambda one: one.bytes))
-    return list(dict.fromkeys(one for one in found if one.is_ours))
 
 
 def _nothing(known: str) -> None:

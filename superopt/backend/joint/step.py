@@ -15,7 +15,7 @@ from superopt.targets import Target
 from superopt.tune import confirm
 from superopt.verify.floats.compare import typical
 
-__all__ = ["Step", "copied", "inputs_of", "race", "saved_names", "split"]
+__all__ = ["Step", "copied", "inputs_of", "race", "results_of", "saved_names", "split"]
 
 _RACE_S, _MOST_RACE_S = 2.0, 12.0
 _ROUNDS = 5
@@ -43,7 +43,7 @@ def copied(module: fx.GraphModule, graph: fx.Graph, moved: dict[fx.Node, fx.Node
 
 def saved_names(forward: fx.GraphModule, forward_outputs: int) -> set[str]:
     """Return the names of what a forward graph computes and hands to the backward graph."""
-    results = _results(forward)[forward_outputs:]
+    results = results_of(forward.graph)[forward_outputs:]
     return {one.name for one in results if isinstance(one, fx.Node) and one.op != "placeholder"}
 
 
@@ -63,7 +63,7 @@ class Step:
         """Compile both graphs; called inside `alone`."""
         forward, backward = graphs
         first = compiled_by_inductor(forward, inputs, patches)
-        names = tuple(one.name if isinstance(one, fx.Node) else "" for one in _results(forward))
+        names = tuple(one.name if isinstance(one, fx.Node) else "" for one in results_of(forward.graph))
         made = dict(zip(names, first(*inputs), strict=True))
         read = list(backward.graph.find_nodes(op="placeholder"))
         tangents = {
@@ -115,6 +115,7 @@ def _drawn(values: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
-def _results(module: fx.GraphModule) -> list[Any]:
-    [output] = module.graph.find_nodes(op="output")
+def results_of(graph: fx.Graph) -> list[Any]:
+    """Return what leaves a graph, in order."""
+    [output] = graph.find_nodes(op="output")
     return list(torch.utils._pytree.arg_tree_leaves(*output.args))

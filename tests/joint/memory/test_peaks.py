@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, fx
 
 from superopt.backend.decision import Ledger
-from superopt.backend.joint import partition
+from superopt.backend.joint import choice, partition
+from superopt.backend.joint.choice import Joint
 from superopt.backend.joint.limits import changed
 from superopt.backend.joint.peak import peak_bytes
 from superopt.backend.joint.scaled import leaves_scaled
@@ -89,7 +90,7 @@ def test_more_memory_than_inductors_is_dropped(
     steps = iter([Held(100), *[Held(ours)] * 9])
     monkeypatch.setattr(Step, "of", lambda *told: next(steps))
     monkeypatch.setattr(partition, "race", lambda *told: 1.0)
-    monkeypatch.setattr(partition, "_MORE_TIME", 10.0)  # so that some choice is expected to be fast enough
+    monkeypatch.setattr(choice, "MORE_TIME", 10.0)  # so that some choice is expected to be fast enough
     seen = Seen(attention, memory, torch.randn(64, 4), torch.randn(4, 12))
     assert any(one.taken for one in seen.ledger.decisions) == taken
 
@@ -111,7 +112,7 @@ def test_a_step_frees_what_its_backward_pass_has_read() -> None:
     """Before: all that was kept was held until the end of the backward pass."""
     seen = Seen(attention, "fast", torch.randn(256, 8), torch.randn(8, 24))
     module = fx.GraphModule(torch.nn.Module(), seen.graph)
-    joint = partition._Joint.of(module, {"num_fwd_outputs": 1}, pick_target("cpu"))
+    joint = Joint.of(module, {"num_fwd_outputs": 1}, pick_target("cpu"))
     inputs = inputs_of(module)
     step = alone(lambda: Step.of(joint.split(None), inputs, {}))
     step()
