@@ -93,11 +93,14 @@ class JointPass(CustomGraphPass):
             return
         groups = large_groups(graph, limit_bytes)
         tangents = [node for node in graph.nodes if is_tangent(node)]
-        if not groups or not tangents or _devices(groups[0]) != {"cpu"}:
+        if fast and not tangents:  # regions may gain more
+            return
+        if not groups or _devices(groups[0]) != {"cpu"}:
             return
         target = pick_target("cpu")
+        # A graph without tangents may make its gradients itself, as with `torch.func.grad`.
         found = found_around(graph, groups[0], tangents, target, limit_bytes)
-        gate = gate_of(graph)
+        gate = gate_of(graph) if tangents else None
         if found is None and gate is not None:  # it may depend on the loss itself
             found = found_around(graph, groups[0], [gate], target, limit_bytes)
         if found is None:
@@ -112,7 +115,7 @@ class JointPass(CustomGraphPass):
             output = without.output(without.graph_copy(graph, {}))
             output.meta = dict(graph.find_nodes(op="output")[0].meta)
             put_in(graph, found)
-            self._turned = Turned(without, found, target.name)
+            self._turned = Turned(without, found, target.name) if tangents else None
 
     def take_turned(self) -> Turned | None:
         """Return what the latest graph was before a part was replaced, once; None where none was."""
