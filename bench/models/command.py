@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add("--train", action="store_true", help="a step is forward and backward; peak memory is measured too")
     add("--loss", default="", help="rows, width and words, as 4096x512x32000, of a linear layer and a loss")
-    add("--settings", default="fast,balanced,bytes", help="of memory, by commas, in which a loss is measured")
+    add("--settings", default="fast,balanced,bytes", help="of memory, by commas, in which a step is trained")
     add("--modules", type=from_one, help="how many random modules with gradients to compare with eager's")
     add("--vocabulary", type=from_one, default=16000, help="of models that are trained")
     add("--bytes", type=from_one, default=16 << 20, help="the number given as `memory`, in training")

@@ -2,7 +2,9 @@
 
 A step ends with the gradients of all parameters. The loss is that of the language model's head where the
 model has one, else the mean square of what it makes. Memory is counted by `bench.models.memory`: the peak of
-all that a step allocates, and that of its activations, which is all but the gradients that it leaves.
+all that a step allocates, and that of its activations, which is all but the gradients that it leaves. The
+gradients are compared with those of the same model in float64: their errors are told over those of eager
+PyTorch's, which rounds too.
 """
 
 import argparse
@@ -12,9 +14,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from math import inf
 from pathlib import Path
 from statistics import geometric_mean
 from types import FunctionType
@@ -28,9 +31,9 @@ from superopt.bench.models.memory import peaks_of
 from superopt.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-__all__ = ["FAMILIES", "check_training", "train", "trained"]
+__all__ = ["FAMILIES", "SETTINGS", "check_training", "train", "trained"]
 
 FAMILIES = ("llama", "qwen3", "mistral", "gemma2", "gpt2", "mixtral", "bert", "vit")
 """The models that are trained where none are named, in fp32 and under autocast to bf16."""
@@ -38,11 +41,17 @@ FAMILIES = ("llama", "qwen3", "mistral", "gemma2", "gpt2", "mixtral", "bert", "v
 _HEADED = FAMILIES[:6]
 _BUDGET = 0.5  # of the activations that Inductor keeps by default
 _ACTIVATIONS = "inductor with an activation budget"
-_OURS = ("fast", "balanced", "bytes")
+SETTINGS = ("fast", "balanced", "bytes")
+"""Of memory, in which superopt trains."""
+
+_LEAST_ROUNDS = 11
+_TINY = 1e-30  # the length of a gradient below which it counts as one of that length
 
 
-def check_training(cases: Mapping[str, Case]) -> None:
-    """Raise InputError for a case that is not trained."""
+def check_training(cases: Mapping[str, Case], settings: str) -> None:
+    """Raise InputError for a case that is not trained, or for a setting of memory that there is not."""
+    if not settings or not set(settings.split(",")) <= set(SETTINGS):
+        raise InputError(f"--settings is {settings!r}; known are {', '.join(SETTINGS)}")
     for text, case in cases.items():
         if case.decode or case.dtype not in ("fp32", "bf16"):
             raise InputError(f"{text}: what is trained is a prefill, in fp32 or under autocast to bf16")
@@ -60,7 +69,8 @@ def trained(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     ):
         model, inputs = _built(case, options)
         settings: dict[str, dict[str, Any]] = {
-            f"superopt {name}": {"memory": options.bytes if name == "bytes" else name} for name in _OURS
+            f"superopt {name}": {"memory": options.bytes if name == "bytes" else name}
+            for name in options.settings.split(",")
         }
         if options.budget is not None:
             for one in settings.values():
@@ -71,6 +81,7 @@ def trained(case: Case, options: argparse.Namespace) -> dict[str, Any]:
             loss = _loss_of(own)
             program = loss if name == "eager" else _program(loss, settings.get(name))
             compiled[name] = _Step(own, program, inputs, half=case.dtype == "bf16")
+        exact = _exact(model, inputs)
         taken: dict[str, float] = {}
 
         def begun(name: str) -> Callable[[], Any]:
@@ -79,12 +90,15 @@ def trained(case: Case, options: argparse.Namespace) -> dict[str, Any]:
 
         steps, absent = ready({name: partial(begun, name) for name in compiled}, tuple)
         record = launch_record(
-            times_together(steps, [()], seconds=options.seconds), "superopt fast", "inductor"
+            times_together(steps, [()], seconds=options.seconds, least_rounds=_LEAST_ROUNDS),
+            next(iter(settings)),
+            "inductor",
         )
         peaks = {name: peaks_of(step, compiled[name].drop) for name, step in steps.items()}
         record["peak_bytes"] = {name: one.whole for name, one in peaks.items()}
         record["activation_bytes"] = {name: one.passing for name, one in peaks.items()}
         record["gradient_bytes"] = bytes_of(model.parameters())  # all of them are there at the end of a step
+        record["errors"] = _over_eager({name: compiled[name].error(exact) for name in steps})
         record["first_s"] = taken
         record["decided"] = {name: _decided(one) for name, one in settings.items()}
         return record | ({"absent": absent} if absent else {})
@@ -110,6 +124,32 @@ class _Step:
             loss = self.program(**self.inputs)
         loss.backward()
 
+    def gradients(self) -> list["Tensor"]:
+        """Return the gradients of a step."""
+        self()
+        return [one.grad for one in self.model.parameters() if one.grad is not None]
+
+    def error(self, exact: Sequence["Tensor"]) -> float:
+        """Return the largest error of a gradient, over its length; infinity where there are more or fewer."""
+        found = self.gradients()
+        if len(found) != len(exact):
+            return inf
+        return max(
+            float((a - b).norm() / b.norm().clamp_min(_TINY)) for a, b in zip(found, exact, strict=True)
+        )
+
+
+def _exact(model: "nn.Module", inputs: Mapping[str, Any]) -> list["Tensor"]:
+    """Return the gradients of a step in float64."""
+    own = copy.deepcopy(model).double()
+    given = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
+    return _Step(own, _loss_of(own), given, half=False).gradients()
+
+
+def _over_eager(errors: Mapping[str, float]) -> dict[str, float]:
+    """Return errors over that of eager PyTorch."""
+    return {name: round(one / errors["eager"], 3) if errors["eager"] else inf for name, one in errors.items()}
+
 
 def _loss_of(model: "nn.Module") -> FunctionType:
     """Return what computes the loss alone: logits that a step returned could not be spared by anybody."""
@@ -120,7 +160,7 @@ def _loss_of(model: "nn.Module") -> FunctionType:
         if "labels" in inputs:
             return made.loss
         first = made if isinstance(made, torch.Tensor) else made[0]
-        return first.float().square().mean()
+        return (first if first.dtype == torch.float64 else first.float()).square().mean()
 
     assert isinstance(loss, FunctionType)
     return loss
@@ -182,8 +222,8 @@ def train(cases: Mapping[str, Case], options: argparse.Namespace) -> int:
     import torch
     import transformers
 
-    check_training(cases)
-    names = ("width", "layers", "tokens", "vocabulary", "bytes", "budget", "seconds")
+    check_training(cases, options.settings)
+    names = ("width", "layers", "tokens", "vocabulary", "bytes", "budget", "seconds", "settings")
     settings = {"train": True, **{name: getattr(options, name) for name in names}}
     about = machine() | {"transformers": transformers.__version__, "threads": torch.get_num_threads()}
     results = Results(list(cases), options.json, begin("training", settings, about, {}))
@@ -197,7 +237,8 @@ def train(cases: Mapping[str, Case], options: argparse.Namespace) -> int:
     made = [one for one in results.records.values() if "ratios" in one]
     if made:
         mean = geometric_mean(one["ratios"]["inductor"] for one in made)
-        print(f"superopt fast: {mean:.3f} times Inductor in the geometric mean of {len(made)} cases")
+        first, *_ = options.settings.split(",")
+        print(f"superopt {first}: {mean:.3f} times Inductor in the geometric mean of {len(made)} cases")
     return 0 if len(made) == len(cases) else 1
 
 
@@ -205,7 +246,7 @@ def _in_process(text: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return what a process measures, or why there is nothing."""
     command = [sys.executable, "-m", "superopt.bench.models", "--train", "--child", "trained"]
     command += ["--cases", text]
-    for name in ("width", "layers", "tokens", "vocabulary", "bytes", "seconds"):
+    for name in ("width", "layers", "tokens", "vocabulary", "bytes", "seconds", "settings"):
         command += [f"--{name}", str(getattr(options, name))]
     command += [] if options.budget is None else ["--budget", str(options.budget)]
     with _folder() as places:
@@ -236,7 +277,7 @@ def _line(text: str, record: Mapping[str, Any]) -> str:
     told = [
         f"    {name:36} {one['median_us'] / 1e3:9.1f} ms {theirs / one['median_us']:6.2f}"
         f" {record['peak_bytes'][name] / 2**20:9.1f} MB, activations"
-        f" {record['activation_bytes'][name] / 2**20:9.1f}"
+        f" {record['activation_bytes'][name] / 2**20:9.1f}, errors {record['errors'][name]:.2f} of eager's"
         for name, one in record["measured"].items()
     ]
     reasons = [f"    {name}: {why}" for name, whys in record["decided"].items() for why in whys]
