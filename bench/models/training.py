@@ -141,8 +141,12 @@ class _Step:
 
 def _exact(model: "nn.Module", inputs: Mapping[str, Any]) -> list["Tensor"]:
     """Return the gradients of a step in float64."""
-    own = copy.deepcopy(model).double()
-    given = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
+    import torch
+
+    def wide(one: Any) -> Any:
+        return one.double() if isinstance(one, torch.Tensor) and one.is_floating_point() else one
+
+    own, given = copy.deepcopy(model).double(), {name: wide(one) for name, one in inputs.items()}
     return _Step(own, _loss_of(own), given, half=False).gradients()
 
 
