@@ -185,7 +185,7 @@ class Partitioner(CustomPartitionerFn):
             if not holding:
                 return _Outcome(None, told)
             raced = self._raced(holding[:_MOST_RACED], base, turned, target)
-            return raced or _Outcome(holding[0], f"for {memory / 2**20:.0f} MB")
+            return raced or _Outcome(holding[0], f"for {memory / 2**20:.0f} MB", settled=not self._timed)
         if memory == "fast":
             assert turned is not None
             tried = surely = [Choice(joint, joint.theirs, turned.found.turns[0])]
@@ -198,7 +198,8 @@ class Partitioner(CustomPartitionerFn):
         if raced is not None:
             return raced
         holding, told = holding_no_more(surely, base)
-        return _Outcome(holding[0], why) if holding else _Outcome(None, told or why)
+        chosen = holding[0] if holding else None
+        return _Outcome(chosen, why if holding else told or why, settled=not self._timed)
 
     def _raced(
         self, tried: Sequence[Choice], base: Joint, turned: Turned | None, target: Target
@@ -237,9 +238,7 @@ class Partitioner(CustomPartitionerFn):
             told = f"the step has {speed:.2f} times Inductor's speed"
             if speed >= least:
                 return _Outcome(one, told)
-        if not told:
-            return _Outcome(None, "no time to race the step", settled=False)
-        return _Outcome(None, f"{told} with it")
+        return _Outcome(None, f"{told} with it") if told else None
 
     def _note(self, base: Joint, outcome: _Outcome) -> None:
         """Add what was decided to the ledger."""

@@ -95,6 +95,20 @@ def test_more_memory_than_inductors_is_dropped(
     assert any(one.taken for one in seen.ledger.decisions) == taken
 
 
+def test_where_time_ends_before_a_race_the_graphs_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: a budget that compiled Inductor's step, and no other, left the memory as it was."""
+    left = [60.0]
+
+    def of(*told: object) -> Held:
+        left[0] = -1.0
+        return Held(100)
+
+    monkeypatch.setattr(Ledger, "left_s", property(lambda ledger: left[0]))
+    monkeypatch.setattr(Step, "of", of)
+    seen = Seen(attention, 2 * 64 * 64, torch.randn(64, 4), torch.randn(4, 12))
+    assert any(one.taken for one in seen.ledger.decisions)
+
+
 def test_gradients_that_leave_are_no_activations() -> None:
     graph = fx.Graph()
     by = graph.placeholder("tangents_1")
