@@ -6,6 +6,8 @@ from superopt.ir import Graph, parse_graph
 
 __all__ = [
     "ATTENTION",
+    "CENTERED",
+    "MEAN",
     "RMSNORM",
     "attention",
     "differential",
@@ -86,3 +88,31 @@ def rooted(x, v):
     """Return the root of the sum of the squared weights of a softmax, whose degree is 0."""
     e = torch.exp(x)
     return e.square().sum(-1).sqrt() / e.sum(-1)
+
+
+MEAN = """graph mean
+axes m=6 k=2
+in x: f32[m, k]
+a = sum[k](x)
+b = size[k]()
+c = div(a, b)
+d = const[2]()
+e = mul(c, d)
+out y: f32[m] = e
+"""
+"""Twice the mean of two numbers, which is their sum at no other length of k."""
+
+CENTERED = """graph centered
+axes m=2 k=2 n=64
+in x: f32[m, k, n]
+a = sum[m](x)
+b = size[m]()
+c = div(a, b)
+d = sum[k](x)
+e = size[k]()
+f = div(d, e)
+g = sub(x, c)
+h = sub(g, f)
+out y: f32[m, k, n] = h
+"""
+"""Two means, along axes of one length here."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from programs import CENTERED, MEAN
 
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.proof import SizeProofs, proven, proven_by_graph
@@ -64,29 +65,6 @@ def test_another_graph_proves_nothing() -> None:
 
 # -- other sizes
 
-MEAN = """graph mean
-axes m=6 k=2
-in x: f32[m, k]
-a = sum[k](x)
-b = size[k]()
-c = div(a, b)
-d = const[2]()
-e = mul(c, d)
-out y: f32[m] = e
-"""
-CENTERED = """graph centered
-axes m=2 k=2 n=64
-in x: f32[m, k, n]
-a = sum[m](x)
-b = size[m]()
-c = div(a, b)
-d = sum[k](x)
-e = size[k]()
-f = div(d, e)
-g = sub(x, c)
-h = sub(g, f)
-out y: f32[m, k, n] = h
-"""
 SUM = ("= e\n", "= a\n")
 OTHERS = {  # a goal, what computes it at its own sizes alone, and at all sizes; an axis, and another size
     "a number": (MEAN, SUM, ("d = const[2]()\ne = mul(c, d)", "e = add(c, c)"), "k", 3),

@@ -1,6 +1,7 @@
 """Constants add up, and what cancels is gone: the search finds the simpler graph, and only a right one."""
 
 import pytest
+from programs import CENTERED, MEAN
 
 from superopt.candidates.sizes import mugraph_for, resized
 from superopt.driver import RegionSearch, search
@@ -113,35 +114,8 @@ def test_the_logarithm_of_any_number_stays() -> None:
 
 
 SHORT = {  # goals with axes of two positions, and other lengths of these axes
-    "twice the mean of two": (
-        """graph goal
-axes m=16 k=2
-in x: f32[m, k]
-a = sum[k](x)
-b = size[k]()
-c = div(a, b)
-d = const[2]()
-e = mul(c, d)
-out y: f32[m] = e
-""",
-        {"k": 5},
-    ),
-    "means along two axes of two": (
-        """graph goal
-axes m=2 k=2 n=64
-in x: f32[m, k, n]
-a = sum[m](x)
-b = size[m]()
-c = div(a, b)
-d = sum[k](x)
-e = size[k]()
-f = div(d, e)
-g = sub(x, c)
-h = sub(g, f)
-out y: f32[m, k, n] = h
-""",
-        {"m": 5},
-    ),
+    "twice the mean of two": (MEAN, {"k": 5}),
+    "means along two axes of two": (CENTERED, {"m": 5}),
 }
 
 
