@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
+from superopt.codegen.cpp.alike import Alike, find_alike
 from superopt.codegen.cpp.config import FEW, CppConfig
 from superopt.codegen.cpp.loop_bounds import reach_end, reach_start
-from superopt.codegen.cpp.nest import print_nest, print_shift
-from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
+from superopt.codegen.cpp.nests.nest import print_nest, print_shift
+from superopt.codegen.cpp.nests.standing import print_standing
+from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk, viewed
 from superopt.codegen.cpp.source import CPP_TYPES, Argument, CppSource, Place, times
-from superopt.codegen.cpp.standing import print_standing
 from superopt.codegen.cpp.tiles import Tiles
 from superopt.codegen.cpp.windows.filtered import print_filtered
 from superopt.codegen.cpp.windows.filtering import filtering_of
@@ -35,6 +36,8 @@ class Emitter(Tiles):
     """Prints one kernel, from its statements to what stands around them."""
 
     heads: list[str]  # the heads of the loops over the grid
+    alike: Alike | None  # what programs along the innermost axis of the grid have in common, if they do
+    staying: dict[int, Contraction]  # operands whose packed rows stay for all these programs
 
     def source(self) -> CppSource:
         """Return the whole kernel."""
@@ -44,11 +47,17 @@ class Emitter(Tiles):
             name = f"{self.names.values[tensor.value]}_data"
             whole = frozenset(tensor.axes)
             self.places[tensor.value] = Place(name, CPP_TYPES[tensor.dtype], strides, whole)
+        self.alike = find_alike(program, self.plan.body, self.grid, dict(self.config.tiles))
+        staying = self.alike.staying if self.alike else {}
+        self.staying = {value: item for value, item in staying.items() if self.packs_rows(item)}
+        if self.alike and not self.alike.items and not self.staying:
+            self.alike = None
+        self.depth = 3 + (self.alike is not None)
+        self.program_body()
+        body, self.lines = self.lines, []
         self.depth = 2
         self.grid_loops()
-        self.heads, self.lines = self.lines, []
-        self.depth = 3
-        self.program_body()
+        self.heads, self.lines = self.lines, body
         fields, arguments = self.fields()
         named = zip((field.removeprefix("index_t ") for field in fields), arguments, strict=True)
         lined = {name: one for name, one in named if one.kind == "stride" and name in self.lined}
@@ -83,9 +92,11 @@ class Emitter(Tiles):
 
         What reads and writes other memory is compiled when it is called for.
         """
+        ends = ["            }", "        }", "    }"] if self.alike else ["        }", "    }"]
         if not strides:
-            return ["    void run() const {", *self.heads, *self.lines, "        }", "    }"]
-        known = [f"            const index_t {name} = LINED ? 1 : this->{name};" for name in strides]
+            return ["    void run() const {", *self.heads, *self.lines, *ends]
+        margin = "    " * (3 + (self.alike is not None))
+        known = [f"{margin}const index_t {name} = LINED ? 1 : this->{name};" for name in strides]
         return [
             "    void run() const {",
             f"        if ({' && '.join(f'{name} == 1' for name in strides)})",
@@ -103,8 +114,7 @@ class Emitter(Tiles):
             *self.heads,
             *known,
             *self.lines,
-            "        }",
-            "    }",
+            *ends,
         ]
 
     def steps_text(self) -> list[str]:
@@ -144,11 +154,27 @@ class Emitter(Tiles):
             self.line("{")
             return
         collapse = f" collapse({len(self.grid)})" if len(self.grid) > 1 else ""
+        schedule = f"schedule({self.config.schedule})"
         most = self.config.threads
-        if most != 1:
-            threads = f"least({most}, threads)" if most else "threads"
-            schedule = self.config.schedule
-            self.line(f"#pragma omp parallel for{collapse} schedule({schedule}) num_threads({threads})")
+        threads = f"num_threads({f'least({most}, threads)' if most else 'threads'})"
+        if self.alike:
+            before = [f"index_t {self.before(axis)} = -1;" for axis in self.grid[:-1]]
+            self.depth = 2
+            if most != 1:
+                self.line(f"#pragma omp parallel {threads}")
+            self.line("{")
+            self.depth = 3
+            declared = [self.packed(item) for item in self.staying.values()]
+            self.lines += self.scratch
+            for line in declared:
+                self.line(line)
+            if self.alike.items:
+                for line in before or ["bool begun = false;"]:
+                    self.line(line)
+            if most != 1:
+                self.line(f"#pragma omp for nowait{collapse} {schedule}")
+        elif most != 1:
+            self.line(f"#pragma omp parallel for{collapse} {schedule} {threads}")
         for axis in self.grid:
             opening = " {" if axis == self.grid[-1] else ""
             name, size = self.names.axes[axis], self.size(axis)
@@ -168,8 +194,30 @@ class Emitter(Tiles):
         for axis in self.grid:
             self.enter(axis, self.end(axis))
         before, self.lines = self.lines, []
-        self.body(self.plan.body)
-        self.lines = [*before, *self.scratch, *self.lines]
+        if self.alike is None:
+            self.body(self.plan.body)
+        else:
+            if self.alike.items:
+                self.print_alike(self.alike.items)
+            self.body(self.alike.rest)
+        self.lines = [*before, *([] if self.alike else self.scratch), *self.lines]
+
+    def print_alike(self, items: list[Item]) -> None:
+        """Print what is made once for the programs along the innermost axis of the grid."""
+        outer = self.grid[:-1]
+        moved = " || ".join(f"{self.base(axis)} != {self.before(axis)}" for axis in outer)
+        with self.block(f"if ({moved or '!begun'})"):
+            self.body(items)
+            for axis in outer:
+                self.line(f"{self.before(axis)} = {self.base(axis)};")
+            if not outer:
+                self.line("begun = true;")
+            for value in self.staying:
+                self.line(f"{self.names.values[value]}_panels.forget();")
+
+    def before(self, axis: str) -> str:
+        """Return the name of where the program before was along an axis of the grid."""
+        return f"{self.names.axes[axis]}_before"
 
     def lasts_longer(self, axis: str) -> bool:
         """Whether programs late along an axis walk further, as a causal mask lets them."""
@@ -233,23 +281,32 @@ class Emitter(Tiles):
                 elif isinstance(item, Contraction) and item.walks == walks and self.packs(item):
                     yield item
 
-        for item in {one.a: one for one in found(items)}.values():
-            name = self.names.values[item.a]
-            packed = "_".join((name, *(self.names.axes[axis] for axis in (item.m, item.k) if axis), "packed"))
-            rows, columns = (self.extent(axis) if axis else "1" for axis in (item.m, item.k))
-            room = f"Panels::room_of({rows}, {columns})"
-            self.allocate(packed, room)
-            self.line(f"Panels {name}_panels{{{packed}, {room}}};")
+        for item in {one.a: one for one in found(items) if one.a not in self.staying}.values():
+            self.line(self.packed(item))
+
+    def packed(self, item: Contraction) -> str:
+        """Return what declares the packed copy of the rows of a contraction, for which there is memory."""
+        name = self.names.values[item.a]
+        packed = "_".join((name, *(self.names.axes[axis] for axis in (item.m, item.k) if axis), "packed"))
+        rows, columns = (self.extent(axis) if axis else "1" for axis in (item.m, item.k))
+        room = f"Panels::room_of({rows}, {columns})"
+        self.allocate(packed, room)
+        return f"Panels {name}_panels{{{packed}, {room}}};"
 
     def packs(self, item: Contraction) -> bool:
         """Whether what a contraction packs of its rows is kept for others, or for the next time.
 
         Of few rows it packs nothing. Rows in bf16 are packed so quickly that nothing is kept of them.
         """
+        return (item.walks is not None or item.a in self.staying) and self.packs_rows(item)
+
+    def packs_rows(self, item: Contraction) -> bool:
+        """Whether a contraction packs its rows."""
         if self.pairs(item.compute):
             return False
         rows = self.tiled.get(item.m, self.graph.sizes[item.m]) if item.m else 1
-        return item.walks is not None and rows > FEW and self.place(item.a).type == "float"
+        place = self.places.get(viewed(self.graph, item.a))  # none where it is made on the way, in fp32
+        return rows > FEW and (place is None or place.type == "float")
 
     def walk(self, item: Walk) -> None:
         """Print a loop along an axis, which ends where a mask hides the rest."""

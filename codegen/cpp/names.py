@@ -32,6 +32,7 @@ _DERIVED = (
     "_end",
     "_stop",
     "_base",
+    "_before",
     "_count",
     "_tile",
     "_panels",

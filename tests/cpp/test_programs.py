@@ -1,12 +1,16 @@
 """Small programs drawn at random: C++ agrees with float64."""
 
+from collections.abc import Mapping
+from random import Random
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from superopt.codegen.cpp import CppConfig, CppMuGraph, configs
-from superopt.codegen.statements import lower_block
+from superopt.codegen.cpp import CppConfig, CppMuGraph, configs, default_config
+from superopt.codegen.cpp.emit import emit
+from superopt.codegen.statements import KernelProgram, lower_block
 from superopt.ir import (
     Axis,
     Graph,
@@ -15,6 +19,7 @@ from superopt.ir import (
     Port,
     Step,
     fuse,
+    parse_graph,
     split_axis,
     stabilize,
     tensorless_values,
@@ -23,6 +28,7 @@ from superopt.ir import (
 from superopt.trace import run_graph
 
 UNARY = ("neg", "square", "sigmoid", "tanh", "relu", "abs", "exp", "gelu")
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "lt", "ge")
 
 
@@ -94,9 +100,8 @@ def chosen(mugraph: MuGraph, number: int) -> dict[int, CppConfig]:
 
 def check(graph: Graph, number: int, flags: tuple[str, ...]) -> None:
     torch.manual_seed(0)
-    dtypes = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
     tensors = {
-        port.name: (torch.randn(graph.shape(port)) / 2).to(dtypes[port.dtype]) for port in graph.inputs
+        port.name: (torch.randn(graph.shape(port)) / 2).to(DTYPES[port.dtype]) for port in graph.inputs
     }
     mugraph = scheduled(graph, number)
     tensors = {port.name: tensors[port.name] for port in mugraph.graph.inputs}
@@ -104,7 +109,7 @@ def check(graph: Graph, number: int, flags: tuple[str, ...]) -> None:
     eager = run_graph(graph, tensors, torch.float32)["y"]
     got = CppMuGraph(mugraph, chosen(mugraph, number // 3), flags=flags)(**tensors)["y"].double()
     out = graph.outputs[0].port.dtype
-    rounded = wanted.to(dtypes[out]).double()
+    rounded = wanted.to(DTYPES[out]).double()
     size = wanted.abs().nan_to_num(posinf=0.0).max() if wanted.numel() else 0.0
     bound = 4 * (eager.double() - wanted).abs().nan_to_num(posinf=0.0) + (rounded - wanted).abs().nan_to_num()
     off = (got - rounded).abs() > 2 * bound + 1e-4 * size + 1e-30
@@ -122,3 +127,145 @@ def test_drawn_programs(graph: Graph, number: int) -> None:
 @given(graphs(), st.integers(0, 71))
 def test_many_drawn_programs(graph: Graph, number: int) -> None:
     check(graph, number, ("-O1",))
+
+
+# -- what programs along the innermost axis of the grid have in common
+
+NORMED = """graph normed
+axes m=40 k=300 n=50
+in x: f32[m, k]
+in v: f32[k]
+in w: f32[n, k]
+in u: f32[n, k]
+one = const[1]()
+t1 = contract[k](x, x)
+t2 = add(t1, one)
+t3 = rsqrt(t2)
+t4 = mul(x, t3)
+t5 = mul(t4, v)
+t6 = contract[k](t5, w)
+t7 = contract[k](t5, u)
+t8 = tanh(t7)
+t9 = mul(t6, t8)
+t10 = sum[k](t5)
+t11 = add(t9, t10)
+out y: f32[m, n] = t11
+"""
+LINEAR = """graph linear
+axes m=40 k=300 n=50
+in x: f32[m, k]
+in w: f32[n, k]
+in v: f32[n]
+t1 = contract[k](x, w)
+t2 = add(t1, v)
+out y: f32[m, n] = t2
+"""
+
+
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+@pytest.mark.parametrize("order", [(), ("n", "m")])
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("text", [NORMED, LINEAR])
+def test_what_programs_have_in_common(text: str, whole: bool, order: tuple[str, ...], schedule: str) -> None:
+    mugraph = fuse(parse_graph(text))
+    (program,) = (lower_block(mugraph, number) for number in range(len(mugraph.kernels)))
+    tiles = tuple(
+        {"m": 20, "n": 16, "k": 32}[axis] for axis, _ in default_config(program, mugraph.graph.sizes).tiles
+    )
+    found = default_config(program, mugraph.graph.sizes).tiles
+    named = tuple((axis, tile) for (axis, _), tile in zip(found, tiles, strict=True))
+    config = CppConfig(named, schedule, program.looped if whole else (), order)
+    code = emit(program, config).code
+    # Columns that stay are not packed for all rows, and rows in several pieces are not kept.
+    assert ("#pragma omp for nowait" in code) == (not order and (whole or text == NORMED))
+    assert ("if (m_base != m_before)" in code) == (not order and text == NORMED)
+    kernels = CppMuGraph(mugraph, {0: config}, flags=("-O1",))
+    torch.manual_seed(0)
+    for m, k, n in ((40, 70, 50), (1, 70, 50), (65, 33, 17), (65, 300, 50), (0, 70, 50), (41, 31, 129)):
+        resized = parse_graph(text.replace("m=40 k=300 n=50", f"m={m} k={k} n={n}"))
+        tensors = {port.name: torch.randn(resized.shape(port)) for port in resized.inputs}
+        for name, wanted in run_graph(resized, tensors).items():
+            got = kernels(**tensors)[name].double()
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def drawn_rows(chance: Random) -> str:
+    """Return a program in which rows are made ready, meet columns, and are changed afterwards."""
+    m, n = (chance.choice([1, 2, 7, 17, 33, 70, 130]) for _ in range(2))
+    k, dtype = chance.choice([7, 33, 64, 256, 300]), chance.choice(["f32", "f32", "f32", "bf16", "f16"])
+    batch = chance.choice(["", "", "b, "])
+    inputs = [f"in x: {dtype}[{batch}m, k]", f"in v: {dtype}[k]", f"in u: {dtype}[n]"]
+    lines = ["one = const[1]()"]
+
+    def step(op: str, *values: str) -> str:
+        lines.append(f"t{len(lines)} = {op}({', '.join(values)})")
+        return f"t{len(lines) - 1}"
+
+    rows = "x"
+    for kind in chance.choices(["scale", "norm", "shift", "tanh", "again"], k=chance.randrange(4)):
+        if kind == "norm":
+            squares = step("add", step("contract[k]", rows, rows), "one")
+            rows = step("mul", rows, step("rsqrt", squares))
+        elif kind == "shift":
+            rows = step("sub", rows, step("max[k]", rows))
+        elif kind == "tanh":
+            rows = step("tanh", rows)
+        else:
+            rows = step("mul", rows, "v" if kind == "scale" else "x")
+    made: list[str] = []
+    for at in range(chance.randrange(1, 4)):
+        lies = chance.choice(["n, k", "k, n"])
+        inputs.append(f"in w{at}: {dtype}[{chance.choice(['', '', batch])}{lies}]")
+        made.append(step("contract[k]", chance.choice([rows, rows, "x"]), f"w{at}"))
+        if at:
+            made.append(step(chance.choice(["add", "mul", "maximum"]), *made[-2:]))
+    for kind in chance.choices(["bias", "sum", "relu"], k=chance.randrange(3)):
+        if kind == "relu":
+            made.append(step("relu", made[-1]))
+        else:
+            made.append(step("add", made[-1], "u" if kind == "bias" else step("sum[k]", rows)))
+    axes = f"axes m={m} k={k} n={n}" + (f" b={chance.choice([1, 2, 3])}" if batch else "")
+    return "\n".join(["graph drawn", axes, *inputs, *lines, f"out y: {dtype}[{batch}m, n] = {made[-1]}"])
+
+
+def drawn_tiles(program: KernelProgram, sizes: Mapping[str, int], chance: Random) -> CppConfig:
+    """Return a configuration with tiles of any length."""
+    found = default_config(program, sizes)
+    lengths = (
+        (axis, (1, 2, 3, 17, 20, 64, sizes[axis], max(1, sizes[axis] // 2))) for axis, _ in found.tiles
+    )
+    tiles = tuple((axis, chance.choice(some)) for axis, some in lengths)
+    whole = tuple(axis for axis in program.looped if chance.random() < 0.7)
+    order = tuple(chance.sample(program.grid, len(program.grid)))
+    return CppConfig(tiles, chance.choice(["static", "dynamic"]), whole, order, chance.choice([0, 0, 1]))
+
+
+def check_rows(seed: int) -> None:
+    chance = Random(seed)
+    graph = parse_graph(drawn_rows(chance))
+    mugraph = fuse(graph)
+    programs = [lower_block(mugraph, number) for number in range(len(mugraph.kernels))]
+    chosen = {at: drawn_tiles(one, mugraph.graph.sizes, chance) for at, one in enumerate(programs)}
+    torch.manual_seed(seed)
+    tensors = {
+        port.name: (torch.randn(graph.shape(port)) / 2).to(DTYPES[port.dtype]) for port in graph.inputs
+    }
+    wanted = run_graph(graph, tensors)["y"]
+    eager = run_graph(graph, tensors, torch.float32)["y"].double()
+    kernels = CppMuGraph(mugraph, chosen, flags=("-O1",))
+    step = {"f32": 1e-4, "bf16": 3e-2, "f16": 5e-3}[graph.outputs[0].port.dtype]
+    for _ in range(2):  # nothing stays from one call to the next
+        got = kernels(**tensors)["y"].double()
+        bound = 8 * (eager - wanted).abs() + step * wanted.abs().max() + 1e-6
+        assert ((got - wanted).abs() <= bound).all(), (seed, chosen)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_drawn_rows(seed: int) -> None:
+    check_rows(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8, 208))
+def test_many_drawn_rows(seed: int) -> None:
+    check_rows(seed)

@@ -95,6 +95,8 @@ struct Panels {
     static index_t room_of(index_t rows, index_t columns) {
         return ((rows + tall_panels - 1) / tall_panels) * ((columns + deeper - 1) / deeper) * block(rows, columns);
     }
+    // What lies in the memory of the matrix changes.
+    void forget() { of = nullptr; }
     // Whether the panels hold a matrix already; else they are noted as holding it, and the caller fills them.
     bool hold(index_t m_count, index_t k_count, Matrix<float> a) {
         const bool known = of == a.data && rows == m_count && columns == k_count;

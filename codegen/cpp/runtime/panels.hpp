@@ -171,13 +171,16 @@ inline void panel_block(index_t k_count, const float* a, index_t a_row, Matrix<f
         }
 }
 
+// Terms of a block here: after fewer, adding the sums to memory would take a good part of the time.
+constexpr index_t panel_sum = 2 * sum_block;
+
 // A long sum is added up in blocks, so that its roundings do not add up along all of it.
 template <int ROWS, int VECTORS>
 inline void panel_some(index_t rows, index_t k_count, Matrix<float> a, Matrix<float> next, const float* panel,
                        index_t count, float* c, index_t c_row) {
     if (rows == ROWS) {
-        for (index_t k = 0; k < k_count; k += sum_block)
-            panel_block<ROWS, VECTORS>(least(sum_block, k_count - k), a.data + k, a.row, next.at(0, k), panel + k * panel_width,
+        for (index_t k = 0; k < k_count; k += panel_sum)
+            panel_block<ROWS, VECTORS>(least(panel_sum, k_count - k), a.data + k, a.row, next.at(0, k), panel + k * panel_width,
                                        count, c, c_row);
         return;
     }

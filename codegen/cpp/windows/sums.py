@@ -3,8 +3,8 @@
 from abc import abstractmethod
 from math import prod
 
-from superopt.codegen.cpp.expressions import Text
-from superopt.codegen.cpp.nest import NestPrinter
+from superopt.codegen.cpp.nests.expressions import Text
+from superopt.codegen.cpp.nests.nest import NestPrinter
 from superopt.codegen.cpp.source import Place
 from superopt.codegen.statements import Compute
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import prod
 
-from superopt.codegen.cpp.expressions import Text, apply_op, call, constant
+from superopt.codegen.cpp.nests.expressions import Text, apply_op, call, constant
 from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
 from superopt.codegen.cpp.source import Place, times
 from superopt.codegen.cpp.tiles import Tiles, read_number, read_vector, reads_window

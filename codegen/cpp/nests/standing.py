@@ -6,7 +6,7 @@
 So weights of few bits become floats between memory and the product, and are written nowhere.
 """
 
-from superopt.codegen.cpp.nest import NestPrinter
+from superopt.codegen.cpp.nests.nest import NestPrinter
 from superopt.codegen.cpp.plan import Nest
 from superopt.codegen.cpp.source import Place
 from superopt.codegen.cpp.tiles import Tiles

@@ -1,0 +1,1 @@
+"""Nests in C++: loops of fused steps, line by line."""
