@@ -29,6 +29,8 @@ _SUMMED = (512, 256, 128, 64)  # positions of a reduction between two touches of
 _MET_SUM = 4096  # positions of a reduction along which operands in bf16 are read in place
 _MET = 2048  # columns of them
 _MET_ROWS = 128  # rows that read operands in place
+_PANEL = 64  # rows that are packed once for all columns
+_PASSING = 256  # columns of a tile then
 _MANY = 256  # rows from which on columns are copied for all of them; `pair_many` in the runtime
 _TALL_ROWS, _TALL_COLUMNS = 512, 128  # rows of a tile whose columns are copied, and the columns then
 _APART = 4096  # columns in bf16 whose rows, if they have a multiple of it, compete for lines of the cache
@@ -133,6 +135,10 @@ def default_config(
             break
     if not runs and not stops and _meets_halves(program):
         config = _for_halves(program, config, sizes, memory, cores, rows=several, columns=inner)
+    elif not runs and not stops and not slid:
+        stay = _for_rows_that_stay(program, config, sizes, cores)
+        if stay is not None and memory.floats(stay) <= _SPILLED:
+            return stay
     taps = {axis for step in program.steps() for place in step.places for axis, _ in place.terms}
     whole = tuple(
         axis
@@ -221,6 +227,29 @@ def _for_halves(
         if memory.floats(wider) <= _SPILLED:
             return wider
     return config
+
+
+def _for_rows_that_stay(
+    program: KernelProgram, config: CppConfig, sizes: Mapping[str, int], cores: int
+) -> CppConfig | None:
+    """Return a configuration in which rows are packed once for all columns, or None where they can't be.
+
+    They fill one panel, with all that is summed, and the columns pass: they are read where they lie.
+    """
+    if not program.grid or not program.looped:
+        return None
+    readings, columns, axes = program.readings(), program.grid[-1], value_axes(program.graph)
+    steps = [step for step in program.steps() if step.op == "contract"]
+    operands = [sorted((axes[i] for i in step.inputs), key=lambda one: columns in one) for step in steps]
+    products = [(a, b) for a, b in operands if columns in b]
+    rows = {axis for a, b in products for axis in a - b if axis in program.grid and sizes[axis] != 1}
+    if len(rows) != 1 or sizes[min(rows)] <= FEW or any(columns in a or rows & b for a, b in products):
+        return None
+    if not all(_streams(readings, axis) for axis in program.looped):
+        return None
+    row = min(rows)
+    tiles = {row: _equal_tiles(sizes[row], _PANEL), columns: _whole_tiles(sizes[columns], _PASSING, cores)}
+    return replace(config, tiles=tuple((dict(config.tiles) | tiles).items()), whole=program.looped)
 
 
 def configs(program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2) -> Iterator[CppConfig]:
@@ -318,7 +347,8 @@ class _Memory:
         single = frozenset(axis for axis, tile in config.tiles if tile == 1 and axis in grid)
         key = config.whole, single
         if key not in self._kept:
-            self._kept[key] = make_plan(unloop_short_axes(self._program, config.whole), single).kept
+            plan = make_plan(unloop_short_axes(self._program, config.whole), single)
+            self._kept[key] = plan.kept.difference(tensor.value for tensor in self._program.loads)
         tiles = {axis: tile for axis, tile in config.tiles if axis not in config.whole}
         lengths = {**self._sizes, **tiles}
         return sum(

@@ -27,6 +27,8 @@ _WEIGHTS = (
 _REACHED = (
     1.25  # the time of a block of registers, with its loop and cache misses, over that of its products alone
 )
+_REACHED_IN_PANELS = 1.1  # likewise of blocks of four vectors, with 32 registers
+_IN_TURNS = 96  # numbers of a sum after which another panel has its turn
 _BROADCAST = 0.5  # the time to read a number from the first cache into all lanes
 
 
@@ -114,15 +116,17 @@ def _is_turned(shape: Shape) -> bool:
     )
 
 
-def _block(rows: float, vectors: float, core: Core, *, load: float = LOAD) -> float:
+def _block(rows: float, vectors: float, core: Core, load: float, reached: float) -> float:
     """Return the time of a block of accumulators for one position of the sum."""
-    return max(_REACHED * max(rows * vectors, load * vectors + _BROADCAST * rows), _CHAIN * core.cycle)
+    return max(reached * max(rows * vectors, load * vectors + _BROADCAST * rows), _CHAIN * core.cycle)
 
 
-def _rows(m: float, tallest: int, vectors: float, core: Core, *, load: float = LOAD) -> float:
+def _rows(
+    m: float, tallest: int, vectors: float, core: Core, *, load: float = LOAD, reached: float = _REACHED
+) -> float:
     """Return the time of all rows, in equal blocks of at most so many, for one position of the sum."""
     blocks = ceil(m / tallest)
-    return blocks * _block(m / blocks, vectors, core, load=load)
+    return blocks * _block(m / blocks, vectors, core, load, reached)
 
 
 def _columns(n: float, core: Core, vectors: int) -> tuple[float, float]:
@@ -212,7 +216,18 @@ def _turned(shape: Shape, core: Core) -> float:
     if shape.b_half:
         time += _copied(shape.n * shape.k, core)
     added = ceil(shape.k / 1024) * shape.m * shape.n / core.lanes * (LOAD + STORE) * (1 + _TURN_LANES)
-    return time + added + _panel(shape.n, padded, shape.k, core)
+    return time + added + _panels(shape.n, padded / core.lanes, shape.k, core)
+
+
+def _panels(rows: float, vectors: float, k: float, core: Core) -> float:
+    """Return the time in which rows meet panels as wide as the registers allow; several take turns."""
+    if core.registers < 32:
+        return _panel(rows, vectors * core.lanes, k, core)
+    whole, rest = divmod(vectors, 4)
+    products = whole * _rows(rows, 6, 4, core, reached=_REACHED_IN_PANELS)
+    products += _rows(rows, 8, rest, core, reached=_REACHED_IN_PANELS) if rest else 0.0
+    touched = ceil(k / (_IN_TURNS if vectors > 4.5 else _DEEP)) * rows * (LOAD + STORE)
+    return k * products + touched * vectors
 
 
 def _pairs(shape: Shape, core: Core) -> float:

@@ -7,7 +7,7 @@ shorter time is hidden beneath the longer.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, log, prod
+from math import ceil, inf, log, prod
 
 from superopt.codegen.cpp.config import FEW, CppConfig
 from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk
@@ -89,6 +89,7 @@ class _Model:
         memory = {tensor.value: tensor.dtype for tensor in self.program.loads}
         steps = ((one.value, one.step) for one, _ in self.program.flat() if isinstance(one, Compute))
         self.dtypes = operand_dtypes(self.graph, steps, memory)
+        self.again = 0.0  # the share of programs before which the same thread has run one that it is like
         self.walked: list[str] = []  # the axes of the walks around the current statement, the innermost first
         self.apart: dict[str, float] = {}  # for each tensor, how many times as long its scattered bytes take
 
@@ -101,7 +102,12 @@ class _Model:
         threads = max(min(most, programs), 1)
         # Each thread has a run of programs, so the busiest has as many as any.
         busiest = ceil(programs / threads) / programs
-        compute = programs * (rates.PROGRAM * core.cycle + self._time_of(at.plan.body)) * core.fma_s * busiest
+        # What programs along the innermost axis have in common is made anew only where others begin.
+        begun = max(threads, programs / at.count(at.grid[-1])) if at.grid else 1
+        self.again = 1 - begun / programs
+        once, each = (at.alike.items, at.alike.rest) if at.alike else ([], at.plan.body)
+        work = begun * self._time_of(once) + programs * (rates.PROGRAM * core.cycle + self._time_of(each))
+        compute = work * core.fma_s * busiest
         second, last, memory = (size * busiest for size in self._bytes(self._loops(), threads))
         times = (second * core.second_s, last * core.last_s, memory * core.memory_s * threads / device.cores)
         bytes_s = max(sum(times[:2]), times[2]) + _UNHIDDEN * min(sum(times[:2]), times[2])
@@ -113,9 +119,12 @@ class _Model:
 
     def _loops(self) -> Loop:
         """Return all loops of the kernel, those over the grid outermost."""
-        body = self._touched(self.at.plan.body)
+        alike = self.at.alike
+        body = self._touched(alike.rest if alike else self.at.plan.body)
         for axis in reversed(self.at.grid):
             body = (Loop(axis, self.at.count(axis), body),)
+            if alike and axis == self.at.grid[-1]:
+                body = (*self._touched(alike.items), *body)
         return Loop("", 1, body)
 
     def _touched(self, items: Sequence[Item]) -> tuple[Loop | Touch, ...]:
@@ -174,9 +183,11 @@ class _Model:
 
     def _run_of_columns(self, item: Contraction) -> float | None:
         """Return how many bytes of B are read along memory; None where that follows from its loops."""
-        if self.at.strides(item.b).get(item.n) != 1 or self._is_panel(item):
+        strides, rows = self.at.strides(item.b), self.at.extent(item.m) if item.m else 1.0
+        if strides.get(item.k or "") == 1 and rows > FEW and item.gathered is None:
+            return inf  # each row is fetched while others are met
+        if strides.get(item.n) != 1 or self._is_panel(item):
             return None
-        rows = self.at.extent(item.m) if item.m else 1.0
         in_place = self._by_pairs(item) and self.core.half_fma_s < self.core.fma_s  # and prefetched
         return _FEW_ROWS if 1 < rows <= FEW and not in_place else _PREFETCHED
 
@@ -215,6 +226,8 @@ class _Model:
         part = last * self.device.cores / threads
         lacks = [missed(whole, cache) for cache in (first, second, part)]
         sizes = distinct(whole)
+        if sum(sizes.values()) <= last * self.device.cores:  # what one thread has fetched serves all of them
+            lacks[2] = dict(sizes)
         for name in sizes:
             if (
                 name.isdigit() and int(name) not in self.shared
@@ -296,7 +309,7 @@ class _Model:
             b_half=at.bytes_of(item.b) < 4,
             pairs=self._by_pairs(item),
             b_panel=self._is_panel(item),
-            packed_before=0.0 if item.walks is None else 0.5,
+            packed_before=self.again if self.at.stays(item) else 0.0 if item.walks is None else 0.5,
         )
         return times * contraction_time(shape, self.core)
 

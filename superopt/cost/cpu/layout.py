@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from math import ceil, prod
 
+from superopt.codegen.cpp.alike import find_alike
 from superopt.codegen.cpp.config import CppConfig
-from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest, Plan, make_plan, viewed
+from superopt.codegen.cpp.plan import LEAVES, VIEWS, Contraction, Nest, Plan, make_plan, viewed
 from superopt.codegen.lowering import lower_for_cpp
 from superopt.codegen.statements import KernelProgram, Tensor, contiguous_strides, traced_strides
 from superopt.dtypes import DTYPES
@@ -30,8 +31,13 @@ class Layout:
         walked = {*self.grid, *self.program.looped}
         self.tiles = {axis: max(min(tiles[axis], self.sizes[axis]), 1) for axis in walked}
         self.plan: Plan = make_plan(self.program, self.single)
+        self.alike = find_alike(self.program, self.plan.body, self.grid, tiles)
         self.ports = {tensor.value: tensor for tensor in self.program.loads}
         self._strides: dict[int, dict[str, int]] = {}
+
+    def stays(self, item: Contraction) -> bool:
+        """Whether the packed rows of a contraction stay for all programs along the innermost axis."""
+        return self.alike is not None and item.a in self.alike.staying
 
     def count(self, axis: str) -> int:
         """Return how many tiles an axis has."""
