@@ -25,13 +25,13 @@ def find_alike(
     if not grid or tiles.get(grid[-1], 1) >= program.graph.sizes[grid[-1]]:
         return None
     alike = Alike(program, body, grid[-1], tiles)
-    return alike if alike.items or alike.staying else None
+    return alike if alike.items or alike.rows or alike.columns else None
 
 
 class Alike:
-    """The items that programs along an axis have in common, and the others; `staying` are operands.
+    """The `items` that programs along an axis have in common, the `rest`, and operands that stay.
 
-    These are the rows of contractions that are the same for all these programs. Each is met in one way.
+    These are `rows` or `columns` of contractions that are the same for all these programs, met in one way.
     """
 
     def __init__(
@@ -57,25 +57,29 @@ class Alike:
         self.rest = [item for item, one in zip(body, differs, strict=True) if one]
         several = {axis for axis, tile in tiles.items() if tile < self._graph.sizes[axis]}
         lies = {tensor.value for tensor in program.loads}.union(*map(_changed, self.items))
-        found = self._met(self.rest, lies, several, frozenset())
-        ways = {(one.a, one.m, one.k) for one in _contractions(body)}
-        self.staying = {one.a: one for one in found if sum(a == one.a for a, _, _ in ways) == 1}
+        self.rows: dict[int, Contraction] = {}
+        self.columns: dict[int, Contraction] = {}
+        met = [*_contractions(body)]
+        ways = {(one.a, one.m, one.k, "row") for one in met} | {
+            (one.b, one.n, one.k, "column") for one in met
+        }
+        for item, walked in self._inside(self.rest, several, frozenset()):
+            for value, stay in ((item.a, self.rows), (item.b, self.columns)):
+                moves = self._axes[value] & walked.union(self._along, item.around)
+                once = sum(one == value for one, *_ in ways) == 1
+                if once and not moves and viewed(self._graph, value) in lies:
+                    stay[value] = item
 
-    def _met(
-        self, items: Sequence[Item], lies: Collection[int], several: Collection[str], walked: frozenset[str]
-    ) -> list[Contraction]:
-        """Return the contractions of rows that are the same for all these programs, in one piece."""
-        found: list[Contraction] = []
+    def _inside(
+        self, items: Sequence[Item], several: Collection[str], walked: frozenset[str]
+    ) -> Iterator[tuple[Contraction, frozenset[str]]]:
+        """Yield contractions, and the axes around them that are walked along in several turns."""
         for item in items:
             if isinstance(item, Walk):
                 inside = walked | {item.axis} if item.axis in several else walked
-                found += self._met(item.body, lies, several, inside)
+                yield from self._inside(item.body, several, inside)
             elif isinstance(item, Contraction) and item.gathered is None:
-                axes = self._axes[item.a]
-                moves = axes & walked.union(self._along, item.around)
-                if not moves and viewed(self._graph, item.a) in lies:
-                    found.append(item)
-        return found
+                yield item, walked
 
     def _differs(self, item: Item) -> bool:
         """Whether an item has to do with positions along the innermost axis."""

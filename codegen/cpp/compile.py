@@ -73,7 +73,7 @@ _PANELS = "panels"  # the part that contractions of all formats share
 _PAIRS = "pairs"  # contractions in bf16
 _INCLUDED = f'#include "{RUNTIME}"\n'
 _SHARED = {
-    _PANELS: ("PANELS", "PANEL_ROWS", "PANEL_PACKING", "PACKING(float)"),
+    _PANELS: ("PANELS", "PANEL_ROWS(false)", "PANEL_ROWS(true)", "PANEL_PACKING", "PACKING(float)"),
     "float": ("CONTRACTION(float)",),
     _PAIRS: ("PAIRS(float, bf16)", "PAIRS(bf16, bf16)", "PAIRS(bf16, float)", "PAIRS(float, float)"),
 }

@@ -30,7 +30,9 @@ _MET_SUM = 4096  # positions of a reduction along which operands in bf16 are rea
 _MET = 2048  # columns of them
 _MET_ROWS = 128  # rows that read operands in place
 _PANEL = 64  # rows that are packed once for all columns
-_PASSING = 256  # columns of a tile then
+_PASSING = 256  # columns of a tile then, at most
+_SHARED = 4  # programs of each core, of which one more on some of them does not matter
+_STAYING = 4 * 32768  # numbers of columns that are packed once for all rows
 _MANY = 256  # rows from which on columns are copied for all of them; `pair_many` in the runtime
 _TALL_ROWS, _TALL_COLUMNS = 512, 128  # rows of a tile whose columns are copied, and the columns then
 _APART = 4096  # columns in bf16 whose rows, if they have a multiple of it, compete for lines of the cache
@@ -136,7 +138,7 @@ def default_config(
     if not runs and not stops and _meets_halves(program):
         config = _for_halves(program, config, sizes, memory, cores, rows=several, columns=inner)
     elif not runs and not stops and not slid:
-        stay = _for_rows_that_stay(program, config, sizes, cores)
+        stay = _for_operand_that_stays(program, config, sizes, cores)
         if stay is not None and memory.floats(stay) <= _SPILLED:
             return stay
     taps = {axis for step in program.steps() for place in step.places for axis, _ in place.terms}
@@ -229,12 +231,12 @@ def _for_halves(
     return config
 
 
-def _for_rows_that_stay(
+def _for_operand_that_stays(
     program: KernelProgram, config: CppConfig, sizes: Mapping[str, int], cores: int
 ) -> CppConfig | None:
-    """Return a configuration in which rows are packed once for all columns, or None where they can't be.
+    """Return a configuration in which an operand is packed once for all of the other, or None.
 
-    They fill one panel, with all that is summed, and the columns pass: they are read where they lie.
+    Rows fill one panel, with all that is summed, and columns pass that are read where they lie.
     """
     if not program.grid or not program.looped:
         return None
@@ -245,11 +247,21 @@ def _for_rows_that_stay(
     rows = {axis for a, b in products for axis in a - b if axis in program.grid and sizes[axis] != 1}
     if len(rows) != 1 or sizes[min(rows)] <= FEW or any(columns in a or rows & b for a, b in products):
         return None
+    row, length = min(rows), _PASSING
+    order: tuple[str, ...] = ()
     if not all(_streams(readings, axis) for axis in program.looped):
+        # The columns stay, as many as have room in the second cache, and the rows pass.
+        if sizes[row] <= _PANEL:
+            return None
+        summed = prod(sizes[axis] for axis in program.looped)
+        order = (*(axis for axis in program.grid if axis != row), row)
+        length = min(max(_STAYING // max(1, summed) // _PANEL, 1) * _PANEL, _PASSING)
+    tiles = {row: _equal_tiles(sizes[row], _PANEL), columns: _whole_tiles(sizes[columns], length, cores)}
+    tiles = dict(config.tiles) | tiles
+    programs = prod(-(-sizes[axis] // tiles[axis]) for axis in program.grid)
+    if programs % cores and programs < _SHARED * cores:  # some cores would wait for the others
         return None
-    row = min(rows)
-    tiles = {row: _equal_tiles(sizes[row], _PANEL), columns: _whole_tiles(sizes[columns], _PASSING, cores)}
-    return replace(config, tiles=tuple((dict(config.tiles) | tiles).items()), whole=program.looped)
+    return replace(config, tiles=tuple(tiles.items()), whole=program.looped, order=order)
 
 
 def configs(program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2) -> Iterator[CppConfig]:

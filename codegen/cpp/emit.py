@@ -48,8 +48,7 @@ class Emitter(Tiles):
             whole = frozenset(tensor.axes)
             self.places[tensor.value] = Place(name, CPP_TYPES[tensor.dtype], strides, whole)
         self.alike = find_alike(program, self.plan.body, self.grid, dict(self.config.tiles))
-        staying = self.alike.staying if self.alike else {}
-        self.staying = {value: item for value, item in staying.items() if self.packs_rows(item)}
+        self.staying = self.found_staying()
         if self.alike and not self.alike.items and not self.staying:
             self.alike = None
         self.depth = 3 + (self.alike is not None)
@@ -164,7 +163,7 @@ class Emitter(Tiles):
                 self.line(f"#pragma omp parallel {threads}")
             self.line("{")
             self.depth = 3
-            declared = [self.packed(item) for item in self.staying.values()]
+            declared = [self.packed(item, value) for value, item in self.staying.items()]
             self.lines += self.scratch
             for line in declared:
                 self.line(line)
@@ -282,16 +281,31 @@ class Emitter(Tiles):
                     yield item
 
         for item in {one.a: one for one in found(items) if one.a not in self.staying}.values():
-            self.line(self.packed(item))
+            self.line(self.packed(item, item.a))
 
-    def packed(self, item: Contraction) -> str:
-        """Return what declares the packed copy of the rows of a contraction, for which there is memory."""
-        name = self.names.values[item.a]
-        packed = "_".join((name, *(self.names.axes[axis] for axis in (item.m, item.k) if axis), "packed"))
-        rows, columns = (self.extent(axis) if axis else "1" for axis in (item.m, item.k))
+    def found_staying(self) -> dict[int, Contraction]:
+        """Return operands whose packed copies stay for programs along the innermost axis, and contractions.
+
+        Where rows stay, columns are read where they lie.
+        """
+        if self.alike is None:
+            return {}
+        rows = {value: item for value, item in self.alike.rows.items() if self.packs_rows(item)}
+        met = {id(item) for item in rows.values()}
+        columns = self.alike.columns.items()
+        return rows | {
+            value: item for value, item in columns if id(item) not in met and self.packs_columns(item)
+        }
+
+    def packed(self, item: Contraction, value: int) -> str:
+        """Return what declares the packed copy of an operand of a contraction, for which there is memory."""
+        name = self.names.values[value]
+        axes = (item.m if value == item.a else item.n, item.k)
+        packed = "_".join((name, *(self.names.axes[axis] for axis in axes if axis), "packed"))
+        rows, columns = (self.extent(axis) if axis else "1" for axis in axes)
         room = f"Panels::room_of({rows}, {columns})"
         self.allocate(packed, room)
-        return f"Panels {name}_panels{{{packed}, {room}}};"
+        return f"Panels {name}_panels{{{packed}, {room}{'' if value == item.a else ', true'}}};"
 
     def packs(self, item: Contraction) -> bool:
         """Whether what a contraction packs of its rows is kept for others, or for the next time.
@@ -300,13 +314,17 @@ class Emitter(Tiles):
         """
         return (item.walks is not None or item.a in self.staying) and self.packs_rows(item)
 
+    def packs_columns(self, item: Contraction) -> bool:
+        """Whether a contraction may pack its columns once for many rows."""
+        rows = self.tiled.get(item.m, self.graph.sizes[item.m]) if item.m else 1
+        return rows > FEW and not self.pairs(item.compute)
+
     def packs_rows(self, item: Contraction) -> bool:
         """Whether a contraction packs its rows."""
-        if self.pairs(item.compute):
+        if not self.packs_columns(item):
             return False
-        rows = self.tiled.get(item.m, self.graph.sizes[item.m]) if item.m else 1
         place = self.places.get(viewed(self.graph, item.a))  # none where it is made on the way, in fp32
-        return rows > FEW and (place is None or place.type == "float")
+        return place is None or place.type == "float"
 
     def walk(self, item: Walk) -> None:
         """Print a loop along an axis, which ends where a mask hides the rest."""
@@ -366,8 +384,10 @@ class Emitter(Tiles):
             self.line(f"{call}{', '.join(counts)},")
             self.line(f"{rest}{matrix(item.a, item.m, item.k)},")
             self.line(f"{rest}{matrix(item.b, item.k, item.n)},")
-            kept = f", &{self.names.values[item.a]}_panels" if self.packs(item) else ""
-            self.line(f"{rest}{at(one.value)}, {row}{kept});")
+            kept = next((value for value in (item.a, item.b) if value in self.staying), None)
+            kept = item.a if kept is None and self.packs(item) else kept
+            panels = "" if kept is None else f", &{self.names.values[kept]}_panels"
+            self.line(f"{rest}{at(one.value)}, {row}{panels});")
 
     def pairs(self, one: Compute) -> bool:
         """Whether a contraction multiplies in bf16, on processors that multiply pairs of numbers."""

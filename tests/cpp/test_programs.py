@@ -162,10 +162,13 @@ out y: f32[m, n] = t2
 """
 
 
+TURNED = LINEAR.replace("x: f32[m, k]", "x: f32[k, m]").replace("w: f32[n, k]", "w: f32[k, n]")
+
+
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
 @pytest.mark.parametrize("order", [(), ("n", "m")])
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("text", [NORMED, LINEAR])
+@pytest.mark.parametrize("text", [NORMED, LINEAR, TURNED])
 def test_what_programs_have_in_common(text: str, whole: bool, order: tuple[str, ...], schedule: str) -> None:
     mugraph = fuse(parse_graph(text))
     (program,) = (lower_block(mugraph, number) for number in range(len(mugraph.kernels)))
@@ -176,9 +179,10 @@ def test_what_programs_have_in_common(text: str, whole: bool, order: tuple[str, 
     named = tuple((axis, tile) for (axis, _), tile in zip(found, tiles, strict=True))
     config = CppConfig(named, schedule, program.looped if whole else (), order)
     code = emit(program, config).code
-    # Columns that stay are not packed for all rows, and rows in several pieces are not kept.
-    assert ("#pragma omp for nowait" in code) == (not order and (whole or text == NORMED))
+    # What comes in several pieces is not kept.
+    assert ("#pragma omp for nowait" in code) == (whole or (not order and text == NORMED))
     assert ("if (m_base != m_before)" in code) == (not order and text == NORMED)
+    assert (", true};" in code) == bool(whole and order)
     kernels = CppMuGraph(mugraph, {0: config}, flags=("-O1",))
     torch.manual_seed(0)
     for m, k, n in ((40, 70, 50), (1, 70, 50), (65, 33, 17), (65, 300, 50), (0, 70, 50), (41, 31, 129)):

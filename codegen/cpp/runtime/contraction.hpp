@@ -82,11 +82,12 @@ inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, M
 // Rows of A whose panels, of a long sum, leave room in the second cache for the columns of B that meet them.
 constexpr index_t tall_panels = 128;
 
-// The packed rows of A, for several contractions that read the same A while nothing writes to it.
+// The packed rows of A, or else columns of B, for several contractions that read them while nothing writes to them.
 struct Panels {
     float* data;
     index_t room;
-    const float* of = nullptr;
+    bool are_columns = false;
+    const void* of = nullptr;
     index_t rows = 0, columns = 0;
 
     static index_t block(index_t rows, index_t columns) {
@@ -98,9 +99,9 @@ struct Panels {
     // What lies in the memory of the matrix changes.
     void forget() { of = nullptr; }
     // Whether the panels hold a matrix already; else they are noted as holding it, and the caller fills them.
-    bool hold(index_t m_count, index_t k_count, Matrix<float> a) {
-        const bool known = of == a.data && rows == m_count && columns == k_count;
-        of = a.data, rows = m_count, columns = k_count;
+    bool hold(index_t m_count, index_t k_count, const void* data) {
+        const bool known = of == data && rows == m_count && columns == k_count;
+        of = data, rows = m_count, columns = k_count;
         return known;
     }
 };
@@ -118,7 +119,7 @@ inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, M
     const index_t step = registers == 32 && m_count > panel_width + lanes / 2 ? 96 : longest;
     Scratch scratch;
     if (kept && kept->room < Panels::room_of(m_count, k_count)) kept = nullptr;
-    const bool held = kept && kept->hold(m_count, k_count, a);
+    const bool held = kept && kept->hold(m_count, k_count, a.data);
     const index_t block = Panels::block(m_count, k_count);
     float* panels = kept ? kept->data : scratch.floats(block);
     float* const turned = scratch.floats(some * tall_panels);
@@ -158,6 +159,38 @@ inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, M
                 add_turned(height, whole, turned, padded, c + m * c_row + n, c_row);
                 dot_rows<4, wide>(apart, height, depth, a.at(m + whole, k), b.at(k, n), c + (m + whole) * c_row + n, c_row);
             }
+        }
+}
+
+// Rows meet columns that are packed once for all rows that come: those of this call, and of later ones. Rows that do not
+// lie along the sum are copied as panels too, since turning them would take longer.
+template <class B>
+inline void contract_columns(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
+                             index_t c_row, Panels& kept) {
+    const bool held = kept.hold(n_count, k_count, b.data), turned = a.column != 1;
+    const index_t block = Panels::block(n_count, k_count);
+    Scratch scratch;
+    float* const copied = turned ? scratch.floats((m_count + panel_width - 1) / panel_width * panel_width * (k_count + 1)) : nullptr;
+    if (turned) pack_panels<panel_width>(k_count, m_count, a.turned(), copied);
+    const index_t tall = turned ? panel_width : met_rows;
+    float* panels = kept.data;
+    for (index_t n = 0; n < n_count; n += tall_panels)
+        for (index_t k = 0; k < k_count; k += deeper, panels += block) {
+            const index_t breadth = least(tall_panels, n_count - n), depth = least(deeper, k_count - k);
+            if (!held) pack_panels<panel_width>(depth, breadth, b.at(k, n), panels);
+            for (index_t m = 0; m < m_count; m += tall)
+                for (index_t j = 0; j < breadth; j += panel_width) {
+                    const index_t height = least(tall, m_count - m), width = least(panel_width, breadth - j);
+                    const float* const panel = panels + j * (depth + 1);
+                    float* const to = c + m * c_row + n + j;
+                    if (turned) {
+                        const Matrix<float> own{copied + m * (k_count + 1) + k * panel_width, panel_width, 1};
+                        panel_rows<panel_vectors, true>(height, depth, own, own, panel, width, to, c_row);
+                    } else {
+                        const Matrix<float> own = a.at(m, k), next = a.at(m + height < m_count ? m + height : m, k);
+                        panel_rows(height, depth, own, j == 0 ? next : own, panel, width, to, c_row);
+                    }
+                }
         }
 }
 
@@ -216,6 +249,11 @@ void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<f
     if (b.column != 1 && b.row == 1 && a.column == 1 && m_count <= few)
         return dot_rows<4, 2 * wide>(m_count, n_count, k_count, a, b, c, c_row);
     if (is_panel(n_count, b)) return contract_in_panel(m_count, n_count, k_count, a, b, c, c_row);
+    if (kept && kept->are_columns) {
+        if (m_count > few && kept->room >= Panels::room_of(n_count, k_count))
+            return contract_columns(m_count, n_count, k_count, a, b, c, c_row, *kept);
+        kept = nullptr;
+    }
     if (is_turned(m_count, n_count, k_count, b)) return contract_turned(m_count, n_count, k_count, a, b, c, c_row, kept);
     if (b.column != 1 || m_count > few) return contract_packed(m_count, n_count, k_count, a, b, c, c_row);
     if (m_count <= 2) {
@@ -248,13 +286,15 @@ inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A
         contract_floats(m_count, n_count, k_count, a, b, c, c_row, kept);
     else {
         const bool turned = is_turned(m_count, n_count, k_count, b);
-        const index_t most_m = turned ? broad : m_count, most_k = turned ? deeper : m_count <= few ? k_count : deep;
+        Panels* const stay = kept && kept->are_columns ? kept : nullptr;
+        const bool whole = m_count <= few || stay;
+        const index_t most_m = turned ? broad : m_count, most_k = whole ? k_count : turned ? deeper : deep;
         for (index_t m = 0; m < m_count; m += most_m)
             for (index_t k = 0; k < k_count; k += most_k) {
                 Scratch scratch;
                 const index_t height = least(most_m, m_count - m), depth = least(most_k, k_count - k);
                 const Matrix<float> rows = packed(height, depth, a.at(m, k), scratch);
-                contract_floats(height, n_count, depth, rows, b.at(k, 0), c + m * c_row, c_row, nullptr);
+                contract_floats(height, n_count, depth, rows, b.at(k, 0), c + m * c_row, c_row, stay);
             }
     }
 }
@@ -265,8 +305,9 @@ inline void contract(index_t m_count, index_t n_count, index_t k_count, Matrix<A
     void contract_floats<B>(index_t, index_t, index_t, Matrix<float>, Matrix<B>, float*, index_t, Panels*)
 #define PACKING(A) Matrix<float> packed<A>(index_t, index_t, Matrix<A>, Scratch&)
 #define PANEL_PACKING void pack_panels<panel_width, float>(index_t, index_t, Matrix<float>, float*)
-#define PANEL_ROWS \
-    void panel_rows<panel_vectors>(index_t, index_t, Matrix<float>, Matrix<float>, const float*, index_t, float*, index_t)
+#define PANEL_ROWS(TURNED)                                                                                             \
+    void panel_rows<panel_vectors, TURNED>(index_t, index_t, Matrix<float>, Matrix<float>, const float*, index_t, float*, \
+                                           index_t)
 #define PANELS void contract_panel<2 * lanes>(index_t, index_t, Matrix<float>, const float*, index_t, float*, index_t)
 #ifdef CONTRACTIONS_APART
 extern template CONTRACTION(float);
@@ -278,7 +319,8 @@ extern template PACKING(bf16);
 extern template PACKING(f16);
 extern template PACKING(int8_t);
 extern template PANEL_PACKING;
-extern template PANEL_ROWS;
+extern template PANEL_ROWS(false);
+extern template PANEL_ROWS(true);
 extern template PANELS;
 #endif
 

@@ -134,9 +134,10 @@ inline void add_turned(index_t rows, index_t columns, const float* from, index_t
 constexpr int panel_vectors = registers == 32 ? 4 : 2;
 constexpr int panel_width = panel_vectors * lanes;
 
-// ROWS x VECTORS sums of rows of A, which lie along the sum, and of a panel stay in registers while k runs. As many rows
-// that are read later are fetched into the second cache: the hardware does not guess them where they are a page apart.
-template <int ROWS, int VECTORS>
+// ROWS x VECTORS sums of rows of A and of a panel stay in registers while k runs. Where the rows lie along the sum, as many
+// that are read later are fetched into the second cache: the hardware does not guess them where they are a page apart. Of
+// rows that are TURNED, those of one k lie together.
+template <bool TURNED, int ROWS, int VECTORS>
 inline void panel_block(index_t k_count, const float* a, index_t a_row, Matrix<float> next, const float* panel,
                         index_t count, float* c, index_t c_row) {
     constexpr index_t line = 64 / sizeof(float), later = 6;  // rows of the panel
@@ -148,13 +149,14 @@ inline void panel_block(index_t k_count, const float* a, index_t a_row, Matrix<f
         Vec values[VECTORS];
         for (int v = 0; v < VECTORS; ++v) values[v] = held(load(from + v * lanes));
         for (int m = 0; m < ROWS; ++m) {
-            const Vec factor = splat(a[m * a_row + k]);
+            const Vec factor = splat(TURNED ? a[k * a_row + m] : a[m * a_row + k]);
             for (int v = 0; v < VECTORS; ++v) sums[m][v] += factor * values[v];
         }
     };
     index_t k = 0;
     for (; k + line <= k_count; k += line) {
-        for (int m = 0; m < ROWS; ++m) __builtin_prefetch(next.data + m * next.row + k, 0, 2);
+        if constexpr (!TURNED)
+            for (int m = 0; m < ROWS; ++m) __builtin_prefetch(next.data + m * next.row + k, 0, 2);
 #pragma GCC unroll 4
         for (index_t at = 0; at < line; ++at) add(k + at);
     }
@@ -175,33 +177,38 @@ inline void panel_block(index_t k_count, const float* a, index_t a_row, Matrix<f
 constexpr index_t panel_sum = 2 * sum_block;
 
 // A long sum is added up in blocks, so that its roundings do not add up along all of it.
-template <int ROWS, int VECTORS>
+template <bool TURNED, int ROWS, int VECTORS>
 inline void panel_some(index_t rows, index_t k_count, Matrix<float> a, Matrix<float> next, const float* panel,
                        index_t count, float* c, index_t c_row) {
     if (rows == ROWS) {
         for (index_t k = 0; k < k_count; k += panel_sum)
-            panel_block<ROWS, VECTORS>(least(panel_sum, k_count - k), a.data + k, a.row, next.at(0, k), panel + k * panel_width,
-                                       count, c, c_row);
+            panel_block<TURNED, ROWS, VECTORS>(least(panel_sum, k_count - k), TURNED ? a.data + k * a.row : a.data + k, a.row,
+                                               next.at(0, k), panel + k * panel_width, count, c, c_row);
         return;
     }
-    if constexpr (ROWS > 1) panel_some<ROWS - 1, VECTORS>(rows, k_count, a, next, panel, count, c, c_row);
+    if constexpr (ROWS > 1) panel_some<TURNED, ROWS - 1, VECTORS>(rows, k_count, a, next, panel, count, c, c_row);
 }
 
 // The first cache has room for a line of each of eight rows that lie a page apart, as they often do, and not of more.
 constexpr int tallest = 8;
 
-// All rows meet a panel, in equal blocks that fill the registers. For each row, one of `next` is fetched.
-template <int VECTORS = panel_vectors>
+// Rows of a block that meets a panel of so many vectors.
+constexpr index_t met_rows = 6;
+
+// All rows meet a panel, in equal blocks that fill the registers. For each row, one of `next` is fetched. Rows that are
+// TURNED are given with the distance from one k to the next.
+template <int VECTORS = panel_vectors, bool TURNED = false>
 void panel_rows(index_t m_count, index_t k_count, Matrix<float> a, Matrix<float> next, const float* panel,
                 index_t columns, float* c, index_t c_row) {
     if constexpr (VECTORS > 1)
         if (columns <= (VECTORS - 1) * lanes)
-            return panel_rows<VECTORS - 1>(m_count, k_count, a, next, panel, columns, c, c_row);
-    constexpr int tall = registers == 16 || VECTORS == 4 ? 6 : tallest;
+            return panel_rows<VECTORS - 1, TURNED>(m_count, k_count, a, next, panel, columns, c, c_row);
+    constexpr int tall = registers == 16 || VECTORS == 4 ? met_rows : tallest;
     const index_t count = columns - (VECTORS - 1) * lanes;
     for (index_t m = 0, blocks = (m_count + tall - 1) / tall; blocks > 0; --blocks) {
         const index_t rows = (m_count - m + blocks - 1) / blocks;
-        panel_some<tall, VECTORS>(rows, k_count, a.at(m, 0), next.at(m, 0), panel, count, c + m * c_row, c_row);
+        const Matrix<float> own = TURNED ? Matrix<float>{a.data + m, a.row, 1} : a.at(m, 0);
+        panel_some<TURNED, tall, VECTORS>(rows, k_count, own, next.at(TURNED ? 0 : m, 0), panel, count, c + m * c_row, c_row);
         m += rows;
     }
 }

@@ -47,6 +47,7 @@ class Shape:
     pairs: bool = False  # the processor multiplies in bf16
     b_panel: bool = False  # all columns of B lie in one piece
     packed_before: float = 0.0  # the share of calls that find A packed by an earlier call
+    columns_before: float | None = None  # that find B packed, where its columns stay
 
 
 def contraction_time(shape: Shape, core: Core) -> float:
@@ -63,6 +64,8 @@ def contraction_time(shape: Shape, core: Core) -> float:
         return time + _in_panel(shape, core)
     if shape.b_along_k and not shape.b_along_n and shape.a_along_k and shape.m <= FEW:
         return time + _dots(shape, core)
+    if shape.columns_before is not None and shape.m > FEW:
+        return time + _staying(shape, shape.columns_before, core)
     if _is_turned(shape):
         return time + _turned(shape, core)
     if not shape.b_along_n or shape.m > FEW:
@@ -216,17 +219,28 @@ def _turned(shape: Shape, core: Core) -> float:
     if shape.b_half:
         time += _copied(shape.n * shape.k, core)
     added = ceil(shape.k / 1024) * shape.m * shape.n / core.lanes * (LOAD + STORE) * (1 + _TURN_LANES)
-    return time + added + _panels(shape.n, padded / core.lanes, shape.k, core)
+    return time + added + _panels(shape.n, padded / core.lanes, shape.k, core, turns=True)
 
 
-def _panels(rows: float, vectors: float, k: float, core: Core) -> float:
-    """Return the time in which rows meet panels as wide as the registers allow; several take turns."""
+def _staying(shape: Shape, before: float, core: Core) -> float:
+    """Rows meet columns that are packed once; rows that do not lie along the sum are copied."""
+    each = LOAD + STORE + (CONVERT if shape.b_half else 0)
+    if not shape.b_along_n:
+        each = each * _TURN_LANES if shape.b_along_k else each + GATHER * core.cycle
+    time = (1 - before) * shape.n * shape.k / core.lanes * each
+    if not shape.a_along_k:
+        time += shape.m * shape.k / core.lanes * (LOAD + STORE) * _TURN_LANES
+    return time + _panels(shape.m, ceil(shape.n / core.lanes), shape.k, core, turns=False)
+
+
+def _panels(rows: float, vectors: float, k: float, core: Core, *, turns: bool) -> float:
+    """Return the time in which rows meet panels as wide as the registers allow, which may take turns."""
     if core.registers < 32:
         return _panel(rows, vectors * core.lanes, k, core)
     whole, rest = divmod(vectors, 4)
     products = whole * _rows(rows, 6, 4, core, reached=_REACHED_IN_PANELS)
     products += _rows(rows, 8, rest, core, reached=_REACHED_IN_PANELS) if rest else 0.0
-    touched = ceil(k / (_IN_TURNS if vectors > 4.5 else _DEEP)) * rows * (LOAD + STORE)
+    touched = ceil(k / (_IN_TURNS if turns and vectors > 4.5 else _DEEP)) * rows * (LOAD + STORE)
     return k * products + touched * vectors
 
 

@@ -282,6 +282,10 @@ class _Model:
             time += moved * positions * row
         return time + moved * positions * (rates.EXP + rates.CALLED / 2 * core.cycle)
 
+    def _columns_stay(self, item: Contraction) -> bool:
+        """Whether columns are packed once for rows that pass."""
+        return self.at.stays(item.b, columns=True) and not self.at.stays(item.a)
+
     def _contraction(self, item: Contraction) -> float:
         at = self.at
         if item.gathered is not None:
@@ -309,7 +313,8 @@ class _Model:
             b_half=at.bytes_of(item.b) < 4,
             pairs=self._by_pairs(item),
             b_panel=self._is_panel(item),
-            packed_before=self.again if self.at.stays(item) else 0.0 if item.walks is None else 0.5,
+            packed_before=self.again if self.at.stays(item.a) else 0.0 if item.walks is None else 0.5,
+            columns_before=self.again if self._columns_stay(item) else None,
         )
         return times * contraction_time(shape, self.core)
 

@@ -5,7 +5,7 @@ from math import ceil, prod
 
 from superopt.codegen.cpp.alike import find_alike
 from superopt.codegen.cpp.config import CppConfig
-from superopt.codegen.cpp.plan import LEAVES, VIEWS, Contraction, Nest, Plan, make_plan, viewed
+from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest, Plan, make_plan, viewed
 from superopt.codegen.lowering import lower_for_cpp
 from superopt.codegen.statements import KernelProgram, Tensor, contiguous_strides, traced_strides
 from superopt.dtypes import DTYPES
@@ -35,9 +35,11 @@ class Layout:
         self.ports = {tensor.value: tensor for tensor in self.program.loads}
         self._strides: dict[int, dict[str, int]] = {}
 
-    def stays(self, item: Contraction) -> bool:
-        """Whether the packed rows of a contraction stay for all programs along the innermost axis."""
-        return self.alike is not None and item.a in self.alike.staying
+    def stays(self, value: int, *, columns: bool = False) -> bool:
+        """Whether packed rows, or columns, of contractions stay for all programs along the innermost axis."""
+        if self.alike is None:
+            return False
+        return value in (self.alike.columns if columns else self.alike.rows)
 
     def count(self, axis: str) -> int:
         """Return how many tiles an axis has."""

@@ -38,6 +38,9 @@ SHAPES = (
 """Rows, columns and what is summed: around each size at which the runtime goes another way."""
 
 
+PACKED = (0, 1, 2)
+
+
 @dataclass(frozen=True)
 class Case:
     """One contraction."""
@@ -46,7 +49,7 @@ class Case:
     formats: tuple[str, str]
     a_turned: bool
     b_turned: bool
-    packed: bool  # whether what is packed of A is kept, and met twice
+    packed: int  # whether what is packed of A (1) or of B (2) is kept, and met twice
     pairs: bool = False  # whether it is `contract_pairs`
     spread: bool = False  # whether columns of A lie two apart
 
@@ -61,7 +64,7 @@ def cases(shapes: Sequence[tuple[int, int, int]] = SHAPES, *, pairs: bool = Fals
     every = PAIRS if pairs else FORMATS
     formats = itertools.cycle(every)
     for shape in shapes:
-        for a_turned, b_turned, packed in itertools.product((False, True), repeat=3):
+        for a_turned, b_turned, packed in itertools.product((False, True), (False, True), PACKED):
             if pairs and packed:
                 continue
             for one in every if 0 in shape else [next(formats)]:
@@ -79,8 +82,8 @@ def library(flags: Sequence[str] = (), *, pairs_only: bool = False, pairs: bool 
         lines.append(
             f'extern "C" void {a}_{b}(const index_t* n, const {a}* a, const {b}* b, float* c, index_t packed)'
             " {"
-            " Scratch scratch; const index_t room = Panels::room_of(n[0], n[2]);"
-            " Panels panels{packed ? scratch.floats(room) : nullptr, room};"
+            " Scratch scratch; const index_t room = Panels::room_of(n[packed == 2], n[2]);"
+            " Panels panels{packed ? scratch.floats(room) : nullptr, room, packed == 2};"
             f" contract(n[0], n[1], n[2], {given}, packed ? &panels : nullptr);"
             f" if (packed) contract(n[0], n[1], n[2], {given}, &panels); }}"
         )

@@ -33,7 +33,7 @@ def test_contraction(shape: tuple[int, int, int], vectors: str) -> None:
 def test_long_sums_keep_their_digits(vectors: str) -> None:
     """Sums of 512 terms in one register are off by nine units of rounding, blocks of 128 by three."""
     for turned in itertools.product((False, True), repeat=2):
-        assert 0 < mean_error(loaded(vectors), Case((40, 70, 4096), FORMATS[0], *turned, packed=False)) < 5, (
+        assert 0 < mean_error(loaded(vectors), Case((40, 70, 4096), FORMATS[0], *turned, packed=0)) < 5, (
             turned
         )
 

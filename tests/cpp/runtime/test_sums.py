@@ -5,7 +5,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from superopt.codegen.cpp import CppMuGraph, default_config, emit, nest, tiles
+from superopt.codegen.cpp import CppMuGraph, default_config, emit, tiles
+from superopt.codegen.cpp.nests import nest
 from superopt.codegen.statements import lower_block
 from superopt.ir import Graph, fuse, parse_graph
 from superopt.trace import run_graph
