@@ -152,28 +152,7 @@ class Emitter(Tiles):
         if not self.grid:
             self.line("{")
             return
-        collapse = f" collapse({len(self.grid)})" if len(self.grid) > 1 else ""
-        schedule = f"schedule({self.config.schedule})"
-        most = self.config.threads
-        threads = f"num_threads({f'least({most}, threads)' if most else 'threads'})"
-        if self.alike:
-            before = [f"index_t {self.before(axis)} = -1;" for axis in self.grid[:-1]]
-            self.depth = 2
-            if most != 1:
-                self.line(f"#pragma omp parallel {threads}")
-            self.line("{")
-            self.depth = 3
-            declared = [self.packed(item, value) for value, item in self.staying.items()]
-            self.lines += self.scratch
-            for line in declared:
-                self.line(line)
-            if self.alike.items:
-                for line in before or ["bool begun = false;"]:
-                    self.line(line)
-            if most != 1:
-                self.line(f"#pragma omp for nowait{collapse} {schedule}")
-        elif most != 1:
-            self.line(f"#pragma omp parallel for{collapse} {schedule} {threads}")
+        self.open_threads()
         for axis in self.grid:
             opening = " {" if axis == self.grid[-1] else ""
             name, size = self.names.axes[axis], self.size(axis)
@@ -186,6 +165,33 @@ class Emitter(Tiles):
                 continue
             step = f"++{index}" if tile == "1" else f"{index} += {tile}"
             self.line(f"for (index_t {index} = 0; {index} < {size}; {step}){opening}")
+
+    def open_threads(self) -> None:
+        """Print how threads share the loops over the grid.
+
+        Where programs have something in common, each thread has memory for it, and knows for which it is.
+        """
+        collapse = f" collapse({len(self.grid)})" if len(self.grid) > 1 else ""
+        schedule = f"schedule({self.config.schedule})"
+        most = self.config.threads
+        threads = f"num_threads({f'least({most}, threads)' if most else 'threads'})"
+        if self.alike is None:
+            if most != 1:
+                self.line(f"#pragma omp parallel for{collapse} {schedule} {threads}")
+            return
+        if most != 1:
+            self.line(f"#pragma omp parallel {threads}")
+        self.line("{")
+        self.depth += 1
+        declared = [self.packed(item, value) for value, item in self.staying.items()]
+        if self.alike.items:
+            before = [f"index_t {self.before(axis)} = -1;" for axis in self.grid[:-1]]
+            declared += before or ["bool begun = false;"]
+        self.lines += self.scratch
+        for line in declared:
+            self.line(line)
+        if most != 1:
+            self.line(f"#pragma omp for nowait{collapse} {schedule}")
 
     def program_body(self) -> None:
         """Print what one program does; the tiles that it needs on the way are declared first."""

@@ -18,7 +18,7 @@ write load store truth where keep maximum minimum clamped absolute copy_sign eac
 erf exp2 expm1 scaled_exp floor log log2 log1p fold sum largest first_lanes fill rescale contract
 contract_pairs packed scratch threads turn along all_lanes start INLINE LINED LINED_ONLY run kernel std
 superopt load_window read_inside inside either Known all_whole no_end Divisor rough_quotient prefetch Gathered
-contract_gathered Edges vectors_along prefetch_short part one block
+contract_gathered Edges vectors_along prefetch_short part one block begun
 """
 _DECLARATION = re.compile(
     r"^(?:template <.*?> )?(?:(?:INLINE|inline|static|constexpr|extern) )*"
