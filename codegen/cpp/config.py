@@ -32,6 +32,7 @@ _MET_ROWS = 128  # rows that read operands in place
 _PANEL = 64  # rows that are packed once for all columns
 _PASSING = 256  # columns of a tile then, at most
 _SHARED = 4  # programs of each core, of which one more on some of them does not matter
+_PASSED = 256  # rows for which it is worth while to pack the columns once
 _STAYING = 4 * 32768  # numbers of columns that are packed once for all rows
 _MANY = 256  # rows from which on columns are copied for all of them; `pair_many` in the runtime
 _TALL_ROWS, _TALL_COLUMNS = 512, 128  # rows of a tile whose columns are copied, and the columns then
@@ -247,11 +248,12 @@ def _for_operand_that_stays(
     rows = {axis for a, b in products for axis in a - b if axis in program.grid and sizes[axis] != 1}
     if len(rows) != 1 or sizes[min(rows)] <= FEW or any(columns in a or rows & b for a, b in products):
         return None
-    row, length = min(rows), _PASSING
+    row = min(rows)
+    length = _ROW if sizes[row] <= _PANEL else _PASSING
     order: tuple[str, ...] = ()
     if not all(_streams(readings, axis) for axis in program.looped):
         # The columns stay, as many as have room in the second cache, and the rows pass.
-        if sizes[row] <= _PANEL:
+        if sizes[row] < _PASSED:
             return None
         summed = prod(sizes[axis] for axis in program.looped)
         order = (*(axis for axis in program.grid if axis != row), row)
