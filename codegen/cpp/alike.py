@@ -11,11 +11,14 @@ So rows are normalized once and not for each tile of columns, and their packed c
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk, viewed
+from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk, changed_values, viewed
 from superopt.codegen.statements import Compute, KernelProgram
 from superopt.ir import value_axes
 
-__all__ = ["Alike", "find_alike"]
+__all__ = ["MOST_PACKED", "Alike", "find_alike"]
+
+MOST_PACKED = 1 << 20
+"""Numbers of an operand that each thread packs at once, at most."""
 
 
 def find_alike(
@@ -39,35 +42,44 @@ class Alike:
     ) -> None:
         self._graph = program.graph
         self._axes = value_axes(program.graph)
+        self._loaded = {tensor.value for tensor in program.loads}
         # The parts of an axis that is split along the innermost one end at different places.
         self._along = {inner, *(split.inner for split in program.splits if split.outer == inner)}
+        differs = self._all_that_differ(body)
+        self.items = [item for item, one in zip(body, differs, strict=True) if not one]
+        self.rest = [item for item, one in zip(body, differs, strict=True) if one]
+        self.rows: dict[int, Contraction] = {}
+        self.columns: dict[int, Contraction] = {}
+        self._find_staying(body, tiles)
+
+    def _all_that_differ(self, body: Sequence[Item]) -> list[bool]:
+        """Return which items differ between these programs, by themselves or by what others change."""
         differs = [self._differs(item) for item in body]
-        while True:  # what has to do with a value that differs does so as well
-            changed = set[int]().union(
-                *(_changed(item) for item, one in zip(body, differs, strict=True) if one)
-            )
+        while True:
+            moved = changed_values(item for item, one in zip(body, differs, strict=True) if one)
             more = [
-                one or not changed.isdisjoint(self._touched(item))
+                one or not moved.isdisjoint(self._touched(item))
                 for item, one in zip(body, differs, strict=True)
             ]
             if more == differs:
-                break
+                return differs
             differs = more
-        self.items = [item for item, one in zip(body, differs, strict=True) if not one]
-        self.rest = [item for item, one in zip(body, differs, strict=True) if one]
-        several = {axis for axis, tile in tiles.items() if tile < self._graph.sizes[axis]}
-        lies = {tensor.value for tensor in program.loads}.union(*map(_changed, self.items))
-        self.rows: dict[int, Contraction] = {}
-        self.columns: dict[int, Contraction] = {}
+
+    def _find_staying(self, body: Sequence[Item], tiles: Mapping[str, int]) -> None:
+        """Note the operands that all these programs meet in one way, and that lie in one piece."""
+        sizes = self._graph.sizes
+        several = {axis for axis, tile in tiles.items() if tile < sizes[axis]}
+        lies = self._loaded | changed_values(self.items)
         met = [*_contractions(body)]
-        ways = {(one.a, one.m, one.k, "row") for one in met} | {
-            (one.b, one.n, one.k, "column") for one in met
-        }
+        ways = {(one.a, one.m, one.k, "row") for one in met}
+        ways |= {(one.b, one.n, one.k, "column") for one in met}
         for item, walked in self._inside(self.rest, several, frozenset()):
-            for value, stay in ((item.a, self.rows), (item.b, self.columns)):
+            summed = sizes[item.k] if item.k else 1
+            for value, axis, stay in ((item.a, item.m, self.rows), (item.b, item.n, self.columns)):
                 moves = self._axes[value] & walked.union(self._along, item.around)
                 once = sum(one == value for one, *_ in ways) == 1
-                if once and not moves and viewed(self._graph, value) in lies:
+                fits = axis is None or min(tiles.get(axis, sizes[axis]), sizes[axis]) * summed <= MOST_PACKED
+                if once and fits and not moves and viewed(self._graph, value) in lies:
                     stay[value] = item
 
     def _inside(
@@ -99,7 +111,7 @@ class Alike:
             case Contraction():
                 found = {item.a, item.b, item.compute.value}
             case Shift():
-                found = _changed(item) | set(item.move.step.inputs)
+                found = changed_values([item]) | set(item.move.step.inputs)
             case Nest():
                 statements = (*item.statements, *item.rest)
                 found = {one.value for one in statements}
@@ -114,17 +126,3 @@ def _contractions(items: Sequence[Item]) -> Iterator[Contraction]:
             yield from _contractions(item.body)
         elif isinstance(item, Contraction):
             yield item
-
-
-def _changed(item: Item) -> set[int]:
-    """Return the values that an item makes, or changes."""
-    match item:
-        case Walk():
-            return set[int]().union(*map(_changed, item.body))
-        case Fill():
-            return {item.value}
-        case Contraction():
-            return {item.compute.value}
-        case Shift():
-            return {item.move.value, *(value for value, _ in item.move.rescales)}
-    return item.made

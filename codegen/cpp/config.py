@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
 
+from superopt.codegen.cpp.alike import MOST_PACKED
 from superopt.codegen.cpp.plan import make_plan
 from superopt.codegen.cpp.windows.filtering import is_filterable
 from superopt.codegen.lowering import lower_for_cpp, unloop_short_axes
@@ -235,9 +236,9 @@ def _for_halves(
 def _for_operand_that_stays(
     program: KernelProgram, config: CppConfig, sizes: Mapping[str, int], cores: int
 ) -> CppConfig | None:
-    """Return a configuration in which an operand is packed once for all of the other, or None.
+    """Return a configuration in which one operand is packed once while the other passes, or None.
 
-    Rows fill one panel, with all that is summed, and columns pass that are read where they lie.
+    The rows of a tile fill one panel, with all that is summed, and columns are read where they lie.
     """
     if not program.grid or not program.looped:
         return None
@@ -249,18 +250,20 @@ def _for_operand_that_stays(
     if len(rows) != 1 or sizes[min(rows)] <= FEW or any(columns in a or rows & b for a, b in products):
         return None
     row = min(rows)
+    summed = prod(sizes[axis] for axis in program.looped)
+    if _PANEL * summed > MOST_PACKED:
+        return None
     length = _ROW if sizes[row] <= _PANEL else _PASSING
     order: tuple[str, ...] = ()
     if not all(_streams(readings, axis) for axis in program.looped):
         # The columns stay, as many as have room in the second cache, and the rows pass.
         if sizes[row] < _PASSED:
             return None
-        summed = prod(sizes[axis] for axis in program.looped)
         order = (*(axis for axis in program.grid if axis != row), row)
         length = min(max(_STAYING // max(1, summed) // _PANEL, 1) * _PANEL, _PASSING)
     tiles = {row: _equal_tiles(sizes[row], _PANEL), columns: _whole_tiles(sizes[columns], length, cores)}
     tiles = dict(config.tiles) | tiles
-    programs = prod(-(-sizes[axis] // tiles[axis]) for axis in program.grid)
+    programs = _programs({axis: tiles[axis] for axis in program.grid}, sizes)
     if programs % cores and programs < _SHARED * cores:  # some cores would wait for the others
         return None
     return replace(config, tiles=tuple(tiles.items()), whole=program.looped, order=order)

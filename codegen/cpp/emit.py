@@ -37,7 +37,7 @@ class Emitter(Tiles):
 
     heads: list[str]  # the heads of the loops over the grid
     alike: Alike | None  # what programs along the innermost axis of the grid have in common, if they do
-    staying: dict[int, Contraction]  # operands whose packed rows stay for all these programs
+    staying: dict[int, Contraction]  # operands whose packed copies stay for them
 
     def source(self) -> CppSource:
         """Return the whole kernel."""

@@ -1,6 +1,6 @@
 """Plan: statements grouped into what becomes loops of C++: fills, nests of fused steps, contractions."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -30,6 +30,7 @@ __all__ = [
     "Plan",
     "Shift",
     "Walk",
+    "changed_values",
     "make_plan",
     "viewed",
 ]
@@ -349,7 +350,7 @@ class _Planner:
                     changed = [
                         depth
                         for depth, walk in enumerate(walks, 1)
-                        if walk.axis in self.axes[item.a] or self.source(item.a) in _made(walk.body)
+                        if walk.axis in self.axes[item.a] or self.source(item.a) in changed_values(walk.body)
                     ]
                     item.walks = max(changed, default=0)
                     again = item.walks < len(walks) or bool(item.around)
@@ -415,14 +416,19 @@ def _reduced(items: list[Item]) -> set[int]:
     return found
 
 
-def _made(items: list[Item]) -> set[int]:
-    """Return the values that items compute."""
+def changed_values(items: Iterable[Item]) -> set[int]:
+    """Return the values that items make, or change."""
     found: set[int] = set()
     for item in items:
-        if isinstance(item, Walk):
-            found |= _made(item.body)
-        elif isinstance(item, Nest):
-            found |= item.made
-        elif isinstance(item, Contraction):
-            found.add(item.compute.value)
+        match item:
+            case Walk():
+                found |= changed_values(item.body)
+            case Fill():
+                found.add(item.value)
+            case Contraction():
+                found.add(item.compute.value)
+            case Shift():
+                found |= {item.move.value, *(value for value, _ in item.move.rescales)}
+            case Nest():
+                found |= item.made
     return found

@@ -1,6 +1,7 @@
 """Small programs drawn at random: C++ agrees with float64."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -191,6 +192,15 @@ def test_what_programs_have_in_common(text: str, whole: bool, order: tuple[str, 
         for name, wanted in run_graph(resized, tensors).items():
             got = kernels(**tensors)[name].double()
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("text", [LINEAR, TURNED])
+def test_no_thread_packs_long_sums_at_once(text: str) -> None:
+    mugraph = fuse(parse_graph(text.replace("m=40 k=300 n=50", "m=512 k=100000 n=1024")))
+    program = lower_block(mugraph, 0)
+    config = default_config(program, mugraph.graph.sizes)
+    for one in (config, replace(config, whole=program.looped), replace(config, order=("n", "m"))):
+        assert "#pragma omp for nowait" not in emit(program, one).code
 
 
 def drawn_rows(chance: Random) -> str:

@@ -173,7 +173,7 @@ inline void panel_block(index_t k_count, const float* a, index_t a_row, Matrix<f
         }
 }
 
-// Terms of a block here: after fewer, adding the sums to memory would take a good part of the time.
+// Terms that registers add up before memory takes their sum: with fewer, that would take a good part of the time.
 constexpr index_t panel_sum = 2 * sum_block;
 
 // A long sum is added up in blocks, so that its roundings do not add up along all of it.
@@ -192,7 +192,7 @@ inline void panel_some(index_t rows, index_t k_count, Matrix<float> a, Matrix<fl
 // The first cache has room for a line of each of eight rows that lie a page apart, as they often do, and not of more.
 constexpr int tallest = 8;
 
-// Rows of a block that meets a panel of so many vectors.
+// Rows of a block that meets a whole panel.
 constexpr index_t met_rows = 6;
 
 // All rows meet a panel, in equal blocks that fill the registers. For each row, one of `next` is fetched. Rows that are

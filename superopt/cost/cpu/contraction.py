@@ -1,6 +1,6 @@
 """Contraction: the time of C[m, n] += A[m, k] B[k, n] by the runtime's micro-kernels, operands in a cache.
 
-The runtime chooses among six ways by the sizes and by how the operands lie (`contract_floats` in
+The runtime chooses among seven ways by the sizes and by how the operands lie (`contract_floats` in
 codegen/cpp/runtime/contraction.hpp); this module chooses alike, and knows what each of them takes.
 """
 
