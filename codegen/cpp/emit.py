@@ -36,6 +36,7 @@ class Emitter(Tiles):
     """Prints one kernel, from its statements to what stands around them."""
 
     heads: list[str]  # the heads of the loops over the grid
+    inside: int  # the depth of the lines inside them
     alike: Alike | None  # what programs along the innermost axis of the grid have in common, if they do
     staying: dict[int, Contraction]  # operands whose packed copies stay for them
 
@@ -51,7 +52,7 @@ class Emitter(Tiles):
         self.staying = self.found_staying()
         if self.alike and not self.alike.items and not self.staying:
             self.alike = None
-        self.depth = 3 + (self.alike is not None)
+        self.depth = self.inside = 4 if self.alike else 3
         self.program_body()
         body, self.lines = self.lines, []
         self.depth = 2
@@ -91,10 +92,10 @@ class Emitter(Tiles):
 
         What reads and writes other memory is compiled when it is called for.
         """
-        ends = ["            }", "        }", "    }"] if self.alike else ["        }", "    }"]
+        ends = ["    " * depth + "}" for depth in range(self.inside - 1, 0, -1)]
         if not strides:
             return ["    void run() const {", *self.heads, *self.lines, *ends]
-        margin = "    " * (3 + (self.alike is not None))
+        margin = "    " * self.inside
         known = [f"{margin}const index_t {name} = LINED ? 1 : this->{name};" for name in strides]
         return [
             "    void run() const {",
