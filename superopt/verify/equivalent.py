@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from secrets import randbits
 from time import perf_counter
 from typing import Any
 
@@ -12,6 +11,7 @@ from superopt.verify.decide import decide
 from superopt.verify.programs.proof import Proof, prove
 from superopt.verify.programs.results import Branch, Made, Structure, difference
 from superopt.verify.programs.sides import Program, Side
+from superopt.verify.seeds import fresh_seed
 from superopt.verify.verdict import Verdict
 
 __all__ = ["equivalent"]
@@ -35,7 +35,7 @@ def equivalent(
     repeats a verdict; without one the random tests are fresh. `progress` is told what is being done.
     """
     start = perf_counter()
-    seed = randbits(32) if seed is None else seed
+    seed = fresh_seed() if seed is None else seed
     report = progress or (lambda text: None)
     if isinstance(f, Graph) != isinstance(g, Graph) and not inputs:
         raise InputError("a Graph and a function: give example inputs for the function")
