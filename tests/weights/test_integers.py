@@ -207,6 +207,13 @@ def test_a_race_without_data_has_all_of_their_numbers() -> None:
     assert not _placed((torch.empty(4, dtype=torch.int64, device="meta"),), pick_target("cpu"))[0].any()
 
 
+def test_rows_without_data_that_are_one_row_stay_one() -> None:
+    shared = torch.empty(1, 4096, dtype=torch.int8, device="meta").expand(3, 4096)
+    placed = _placed((shared,), pick_target("cpu"))[0]
+    assert placed.stride() == (0, 1)
+    assert (int(placed.min()), int(placed.max())) == (-128, 127)
+
+
 @torch.no_grad()
 def test_a_model_of_eight_bits_computes_nearly_the_same() -> None:
     torch.manual_seed(0)
