@@ -77,20 +77,24 @@ def _imported_names(path: Path) -> list[str]:
     return found
 
 
-def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes but those that only type checkers read."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            continue
-        yield child
-        yield from _running(child)
+def _running(module: ast.Module) -> Iterator[ast.AST]:
+    """Yield all statements, at any depth, but those that only type checkers read."""
+    waiting: list[ast.AST] = [module]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+                continue
+            if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+                yield child
+                waiting.append(child)
 
 
 def shortest(known: Imports) -> dict[str, frozenset[str]]:
     """Return the imports that do not follow from others: a room imports what its imports import."""
 
-    def below(name: str) -> set[str]:
-        return {one for other in known[name] for one in (other, *below(other))}
+    @cache
+    def below(name: str) -> frozenset[str]:
+        return known[name].union(*(below(other) for other in known[name]))
 
     return {
         name: frozenset(one for one in others if not any(one in below(other) for other in others))
@@ -110,11 +114,12 @@ def table() -> str:
 
 def from_above(known: Imports) -> list[str]:
     """Return the rooms, each before those that it imports."""
-    return sorted(known, key=lambda name: (-_height(name, known), name))
 
+    @cache
+    def height(name: str) -> int:
+        return 1 + max((height(other) for other in known[name]), default=0)
 
-def _height(name: str, known: Imports) -> int:
-    return 1 + max((_height(other, known) for other in known[name]), default=0)
+    return sorted(known, key=lambda name: (-height(name), name))
 
 
 def drawing() -> str:
