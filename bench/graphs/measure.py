@@ -105,9 +105,9 @@ def _run(request: Request, steps: _Steps) -> None:
     steps.note(errors=found)
     if request.seconds:
         steps.begin("timing")
-        steps.note(**_timed(module, compiled, inputs, request.seconds))
+        steps.note(**_timed(request, inputs, options))
     if request.tune_s:
-        steps.note(tuned=_tuned(module, inputs, options, request, steps))
+        steps.note(tuned=_tuned(request, inputs, options, steps))
     steps.note(result="right" if why is None else "wrong" if ratio > 1 else "unjudged", why=why)
 
 
@@ -187,13 +187,7 @@ def _plain(why: str) -> str:
     return re.sub(r"\d+(\.\d+)?", "N", why)[:100]
 
 
-def _tuned(
-    module: Callable[..., Any],
-    inputs: tuple[Any, ...],
-    options: dict[str, Any],
-    request: Request,
-    steps: _Steps,
-) -> Record:
+def _tuned(request: Request, inputs: tuple[Any, ...], options: dict[str, Any], steps: _Steps) -> Record:
     """Return the record of a race after deferred work, of the graph as the next start compiles it."""
     import torch
 
@@ -204,35 +198,41 @@ def _tuned(
     worked = [one.why for one in work_through(seconds=request.tune_s)]
     steps.begin("timing what was tuned")
     torch._dynamo.reset()
-    again = torch.compile(module, backend="superopt", options=options)
-    _called(again, inputs, request.seed)
+    timed = _timed(request, inputs, options)
     taken = sum(one.taken for one in ledger_of(options).decisions)
-    return {**_timed(module, again, inputs, request.seconds), "taken": taken, "worked": worked}
+    return {**timed, "taken": taken, "worked": worked}
 
 
-def _timed(
-    module: Callable[..., Any], compiled: Callable[..., Any], inputs: tuple[Any, ...], seconds: float
-) -> Record:
+def _timed(request: Request, inputs: tuple[Any, ...], options: dict[str, Any]) -> Record:
     """Return the record of a race, in turns, of eager, Inductor and superopt.
 
-    Its `control` is Inductor's time over that of its own second compilation: what does not tell.
+    Each has a module of its own, and superopt's is compiled anew, from its cache: what a process compiles
+    first is up to 3% slower than what it compiles later, be it the same code. `control` is Inductor's time
+    over that of its own second compilation: what does not tell. `captured_us` is the time of the graph as
+    Dynamo captures it, run by eager: what its checks cost any backend.
     """
     import torch
 
+    from superopt.bench.graphs.captured import captured
     from superopt.rivals.inductor import with_inductor
     from superopt.tune.measure import times_together
 
     def inductor_again(graph: "fx.GraphModule", example: Sequence[Any], **unused: Any) -> Callable[..., Any]:
         return with_inductor(graph, example, {})
 
-    contenders = {
-        "eager": module,
-        "inductor": torch.compile(module),
-        "superopt": compiled,
-        "again": torch.compile(module, backend=inductor_again),
+    def module() -> Callable[..., Any]:
+        return captured(Path(request.graph), request.device, request.seed)[0]
+
+    contenders: dict[str, Callable[..., Any]] = {
+        "eager": module(),
+        "inductor": torch.compile(module()),
+        "superopt": torch.compile(module(), backend="superopt", options=options),
+        "again": torch.compile(module(), backend=inductor_again),
+        "captured": torch.compile(module(), backend="eager"),
     }
     with torch.no_grad():
-        times = dict(times_together(contenders, [inputs], seconds=seconds))
-    again = times.pop("again")
+        times = dict(times_together(contenders, [inputs], seconds=request.seconds))
+    again, bare = times.pop("again"), times.pop("captured")
     control = median(a / b for a, b in zip(times["inductor"].us, again.us, strict=True))
-    return launch_record(times, "superopt", "eager") | {"control": round(control, 4)}
+    told = {"control": round(control, 4), "captured_us": round(median(bare.us), 3)}
+    return launch_record(times, "superopt", "eager") | told
