@@ -59,7 +59,7 @@ _NEAR_S = 1.0  # a result that comes this near to the deadline is what there was
 _TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, calling an operator costs what could be gained
 _NO_ROOM = 1.1  # within this many times the floor, Inductor's code leaves nothing to gain
 _LOOKING_S = 2.0  # seconds of search for cheaper graphs, before a region is said to be at the floor
-_CALL_US = 10.0  # what Inductor's code of a region takes by itself to be called, and not inside a graph
+_CALL_US = 3.0  # what Inductor's code of a region takes by itself to be called, and not inside a graph
 _APART = 1.4  # Inductor's code of what eager PyTorch has one kernel for takes about this many times as long
 _NEAR = 1.5  # kernels race eager PyTorch too where its time was within this many times theirs
 

@@ -10,7 +10,16 @@ from superopt.trace.capture.encoders import ENCODERS
 from superopt.tune.background import Background
 from superopt.tune.openmp import release_threads
 
-__all__ = ["JOINT_PASS", "PARTITIONER", "PASS", "alone", "compiled_by_inductor", "table_for", "with_inductor"]
+__all__ = [
+    "JOINT_PASS",
+    "PARTITIONER",
+    "PASS",
+    "alone",
+    "as_in_a_graph",
+    "compiled_by_inductor",
+    "table_for",
+    "with_inductor",
+]
 
 T = TypeVar("T")
 
@@ -27,19 +36,25 @@ _ALONE = {PASS: None, JOINT_PASS: None, PARTITIONER: None, "fx_graph_cache": Fal
 
 
 def with_inductor(
-    module: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, Any], *, boxed: bool = False
+    module: fx.GraphModule,
+    inputs: Sequence[Any],
+    patches: Mapping[str, Any],
+    *,
+    boxed: bool = False,
+    compile_inner: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """Return what Inductor makes of a graph.
 
     It is called with the inputs or, boxed, with a list of them, which it empties: so what is read no more is
-    freed during the call.
+    freed during the call. `compile_inner` compiles in place of Inductor what PyTorch made of the graph.
     """
     from torch._dynamo.utils import GmWrapper
     from torch._inductor.compile_fx import compile_fx
 
     table = table_for(module, patches)
     program: Any = GmWrapper(module, list) if boxed else module
-    compiled = compile_fx(program, inputs, config_patches=dict(patches), decompositions=table)
+    inner: dict[str, Any] = {} if compile_inner is None else {"inner_compile": compile_inner}
+    compiled = compile_fx(program, inputs, config_patches=dict(patches), decompositions=table, **inner)
     assert callable(compiled)
     return compiled
 
@@ -74,6 +89,49 @@ def compiled_by_inductor(
     copy = fx.GraphModule(module, module.graph)
     with torch.no_grad():
         return with_inductor(copy, inputs, {**patches, **_ALONE}, boxed=boxed)
+
+
+def as_in_a_graph(
+    module: fx.GraphModule, inputs: Sequence[Tensor], patches: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Return what Inductor makes of a region by itself, called as the code of a larger graph calls its parts.
+
+    On a CPU, what PyTorch does around the code of each graph, once in each call of it, takes longer than some
+    regions. Where nothing but that code gives the same results, it stands alone.
+    """
+    codes: list[Callable[[list[Any]], Any]] = []
+
+    def compile_inner(*given: Any, **settings: Any) -> Any:
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        codes.append(compile_fx_inner(*given, **settings))
+        return codes[-1]
+
+    copy = fx.GraphModule(module, module.graph)
+    with torch.no_grad():
+        whole = with_inductor(copy, inputs, {**patches, **_ALONE}, compile_inner=compile_inner)
+        if len(codes) != 1 or any(one.device.type != "cpu" for one in inputs):
+            return whole
+        [code] = codes
+
+        def called(*given: Tensor) -> Any:
+            return code(list(given))
+
+        try:
+            return called if _are_same(whole(*inputs), called(*inputs)) else whole
+        except Exception:  # it was not compiled for these inputs as they are
+            return whole
+
+
+def _are_same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether tensors are the same in all that a race can see."""
+
+    def is_same(one: Tensor, other: Tensor) -> bool:
+        if (one.shape, one.dtype, one.stride()) != (other.shape, other.dtype, other.stride()):
+            return False
+        return bool(((one == other) | ((one != one) & (other != other))).all())
+
+    return len(some) == len(others) and all(map(is_same, some, others))
 
 
 def alone(work: Callable[[], T]) -> T:

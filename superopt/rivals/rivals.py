@@ -65,9 +65,9 @@ def _by_torch_compile(mode: str | None) -> Maker:
 
 
 def _by_inductor(module: Any, copies: Sequence[tuple[Any, ...]], options: Mapping[str, Any]) -> Function:
-    from superopt.rivals.inductor import compiled_by_inductor
+    from superopt.rivals.inductor import as_in_a_graph
 
-    return compiled_by_inductor(module, copies[0], options)
+    return as_in_a_graph(module, copies[0], options)
 
 
 def _by_library(module: Any, copies: Sequence[tuple[Any, ...]], options: object) -> Function:

@@ -176,7 +176,7 @@ def test_a_region_that_fails_is_left_with_one_line(
         raise error
 
     monkeypatch.setattr(region_race, "candidates_of", broken)
-    monkeypatch.setattr(inductor, "compiled_by_inductor", lambda module, inputs, patches: module)
+    monkeypatch.setattr(inductor, "as_in_a_graph", lambda module, inputs, patches: module)
     monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
     monkeypatch.setattr(region_race, "_NO_ROOM", 0.0)
     module, x, host = Mlp(F.silu, bias=False), data(), Host()
@@ -208,7 +208,7 @@ def test_what_fails_while_a_region_is_tried(
     def broken(*arguments: Any, **named: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(inductor, "compiled_by_inductor", lambda module, inputs, patches: module)
+    monkeypatch.setattr(inductor, "as_in_a_graph", lambda module, inputs, patches: module)
     monkeypatch.setattr(region_race, place, broken)
     monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
     monkeypatch.setattr(region_race, "_NO_ROOM", 0.0)
@@ -225,7 +225,7 @@ def test_an_interrupt_ends_the_compilation_and_decides_nothing(monkeypatch: pyte
 
     monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
     monkeypatch.setattr(region_race, "_NO_ROOM", 0.0)
-    monkeypatch.setattr(inductor, "compiled_by_inductor", lambda module, inputs, patches: module)
+    monkeypatch.setattr(inductor, "as_in_a_graph", lambda module, inputs, patches: module)
     module, x, host = Mlp(F.silu, bias=False), data(), Host()
     monkeypatch.setattr(region_race, "candidates_of", interrupted)
     compiled = torch.compile(module, backend=host)

@@ -77,7 +77,7 @@ def test_speeds_are_those_of_library_calls_and_of_inductors_code(
     seconds: float, region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PyTorch as it is takes longer than the library calls alone, and is not slower than itself."""
-    monkeypatch.setattr(inductor, "compiled_by_inductor", lambda module, inputs, options: module)
+    monkeypatch.setattr(inductor, "as_in_a_graph", lambda module, inputs, options: module)
     monkeypatch.setattr(elsewhere, "_NO_LOSS", 1e9)
     monkeypatch.setattr(elsewhere, "HOPELESS", 1e9)
     inputs, module = inputs_of(region), region.subgraph.module

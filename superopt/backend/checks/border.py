@@ -18,6 +18,8 @@ from superopt.tune.measure import bytes_of
 
 __all__ = ["border_us"]
 
+_CALL_US = 5.0  # what Python takes to make a tensor and to call the kernel that writes it; a GPU runs behind
+
 # Operators that Inductor has a lowering for, but no code that it fuses: it calls PyTorch's, or sorts.
 _APART = frozenset({"sort", "topk", "scatter", "index_put", "cumsum", "cumprod", "convolution", "copy_"})
 
@@ -25,7 +27,8 @@ _APART = frozenset({"sort", "topk", "scatter", "index_put", "cumsum", "cumprod",
 def border_us(region: Region, kinds: Mapping[fx.Node, Kind], target: Target) -> float:
     """Return how long it takes to write and read again what Inductor could fuse across a region's border.
 
-    What others read too is written anyway. A kernel more, on each side where there is any, is a launch more.
+    What others read too is written anyway. A kernel more, on each side where there is any, is a launch more,
+    and a call more.
     """
     members = set(region.subgraph.piece.nodes)
     fused = {node for node in members if _is_fusable(node, kinds)}
@@ -45,7 +48,8 @@ def border_us(region: Region, kinds: Mapping[fx.Node, Kind], target: Target) -> 
             leaves = True
     device = target.cost_device()
     rate = device.l2_gbs if moved < device.l2_bytes else device.memory_gbs
-    return moved / (rate * 1e3) + (enters + leaves) * device.launch_us
+    each = device.launch_us + (_CALL_US if target.torch_device == "cpu" else 0.0)
+    return moved / (rate * 1e3) + (enters + leaves) * each
 
 
 def _is_fusable(node: fx.Node, kinds: Mapping[fx.Node, Kind]) -> bool:

@@ -41,6 +41,7 @@ _RACE_SHARE = 0.15  # the share of the time for compiling that a race takes at m
 _LOOKS = 2  # calls of each that tell whether there is anything to race
 _CALLS = 7  # calls of each that a race takes at least
 _NEAR = 1.2  # eager PyTorch does not race where its fastest call takes so many times as long
+_SHORT_S, _SHORT_WIN = 2e-4, 1.1  # a shorter call has caches in a race that a program does not leave to it
 _FREE = 0.25  # the share of the free memory that copies of the inputs may take
 
 # Where the functions of graphs come from that leave no trace; each may be followed by a dot and more.
@@ -71,7 +72,7 @@ class Uncompiled:
         if options.budget_s == 0 or even() < 1 or fixed or not _is_plain(module, inputs):
             return None
         told = {
-            "backend": "eager 1",
+            "backend": "eager 2",
             "seen": seen.digest,
             "verify": options.verify,
             "weights": options.weights,
@@ -144,8 +145,8 @@ class Uncompiled:
             return 1.0
         seconds = min(_RACE_S, most)
         found = confirm(pair, "eager", "compiled", [()], seconds=seconds, most_seconds=most)
-        speed = found.speed_of("eager")
-        return speed if speed > 1 and found.sure else 1.0
+        speed, level = found.speed_of("eager"), _SHORT_WIN if max(least.values()) < _SHORT_S else 1.0
+        return speed if speed > level and found.sure else 1.0
 
     def _leaves_inputs(self) -> bool:
         """Whether a call leaves its inputs as they are, which is tried on copies."""

@@ -297,7 +297,7 @@ def test_inductors_code_is_compiled_only_where_it_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, speeds = [], {"library calls": library, "inductor": inductor}
-    monkeypatch.setattr(inductors, "compiled_by_inductor", lambda *given: asked.append(1) or given[0])
+    monkeypatch.setattr(inductors, "as_in_a_graph", lambda *given: asked.append(1) or given[0])
     monkeypatch.setattr(
         RegionRace,
         "_race",
@@ -324,7 +324,7 @@ def test_while_other_regions_wait_inductors_code_is_compiled_later(
         raced_with.append(other.name)
         return raced(speeds[other.name])
 
-    monkeypatch.setattr(inductors, "compiled_by_inductor", lambda *given: given[0])
+    monkeypatch.setattr(inductors, "as_in_a_graph", lambda *given: given[0])
     monkeypatch.setattr(RegionRace, "_race", race)
     monkeypatch.setattr(
         RegionRace,

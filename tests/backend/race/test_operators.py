@@ -231,7 +231,7 @@ def against(inductor_us: float, ours_us: float, *, sure: bool = True) -> HeadToH
     [
         (200.0, 100.0, True, True),
         (102.0, 100.0, True, False),
-        (111.0, 100.0, True, False),  # no more than what Inductor's code by itself takes to be called
+        (104.0, 100.0, True, False),  # no more than what Inductor's code by itself takes to be called
         (100.0, 200.0, True, False),
         (200.0, 100.0, False, False),
     ],
@@ -249,7 +249,7 @@ def test_operators_are_taken_only_where_they_beat_inductor(
     decision = race.tried(30.0, None, search=False)
     assert decision.taken == taken
     if taken:
-        assert decision.why == "1.90 times Inductor's speed, by PyTorch's own operators"
+        assert decision.why == "1.97 times Inductor's speed, by PyTorch's own operators"
         RegionPlan.read(str(decision.plan)).prove()
     else:
         assert decision.plan is None

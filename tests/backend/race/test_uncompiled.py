@@ -73,6 +73,21 @@ def unchanged(monkeypatch: pytest.MonkeyPatch) -> list[fx.GraphModule]:
     return given
 
 
+@pytest.mark.parametrize(
+    ("seconds", "speed", "stays"), [(1e-6, 1.08, False), (1e-6, 1.2, True), (1e-3, 1.02, True)]
+)
+def test_a_short_graph_has_to_win_by_more(
+    seconds: float, speed: float, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: a concatenation that won by 7% in its race made a program 6% slower."""
+    races = race(monkeypatch, speed)
+    monkeypatch.setattr(uncompiled, "_seconds_of", lambda call: seconds)
+    found = made(torch.sin, torch.randn(4))
+    assert found is not None
+    assert found.is_faster(torch.sin, 100.0) == stays
+    assert len(races) == 1
+
+
 def writes(x: torch.Tensor) -> torch.Tensor:
     x.mul_(2)
     return x + 1
