@@ -6,12 +6,13 @@ region nothing has to be laid out anew. So the whole graph has the last word, on
 each: one that won alone goes where the graph is faster without it, and one that came near joins where the
 graph is surely faster with it. The verdict is kept, by the graph and by the plans in it, and obeyed whenever
 the graph is compiled again. Where there is no time to compile the graph both ways, the race waits in the
-queue of deferred work; until then a region that won alone stays if it gains more than its border can cost,
-and no other joins.
+queue of deferred work; until then a region that won alone stays if it gains more than its border can cost and
+more than its kernels lose beside others, and no other joins.
 """
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -48,6 +49,7 @@ Replace = Callable[[fx.Graph, Taken], None]
 _PATIENCE = 2.0  # how many times as long a race of deferred work takes
 _MOST_BYTES = 4 << 30  # of inputs, above which no others are drawn beside the model
 _FREE = 0.5  # the share of the memory that is free which they may take
+_COLD_US = 50.0  # what a kernel loses on a CPU where much other code ran since its last call
 _LOWERING = 0.5  # the share of the time to compile a graph that it takes again, with all kernels at hand
 
 
@@ -165,17 +167,25 @@ class WholeRace:
         return taken < min(_MOST_BYTES, _FREE * _free_bytes(self.target))
 
     def _dear(self, taken: Taken) -> dict[str, str]:
-        """Return the regions that may gain less than what could be fused across their borders costs."""
+        """Return the regions that may gain less than what they cost in a graph.
+
+        That is what could be fused across their borders and, once for all that have the same kernels, that
+        these are not in the nearest caches.
+        """
         found: dict[str, str] = {}
         if not even():  # whatever is raced is taken
             return found
         kinds = kinds_of(self.graph, self.target.torch_device)
+        sharing = Counter(one.plan for _, one in taken if one.taken)
+        cold_us = _COLD_US if self.target.torch_device == "cpu" else 0.0
         for region, decision in taken:
-            gain = (decision.before_us or 0.0) - (decision.after_us or 0.0)
-            border = border_us(region, kinds, self.target)
-            if decision.taken and decision.after_us is not None and gain < border:
+            if not decision.taken or decision.after_us is None:
+                continue
+            gain = (decision.before_us or 0.0) - decision.after_us
+            lost = border_us(region, kinds, self.target) + cold_us / sharing[decision.plan]
+            if gain < lost:
                 found[region.key.digest] = (
-                    f"alone it gains {gain:.1f} µs; up to {border:.1f} µs may be lost where it is cut out"
+                    f"alone it gains {gain:.1f} µs; up to {lost:.1f} µs may be lost where it is cut out"
                 )
         return found
 
