@@ -251,7 +251,7 @@ class Few(nn.Module):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_region_reads_weights_of_few_bits_as_they_lie(bits: int, plans, warnings_logged) -> None:
     torch.manual_seed(0)
     module, host, x = Few(bits).eval(), Host(), torch.randn(5, 64)

@@ -81,6 +81,7 @@ def test_each_published_rule_has_an_answer(known: str, data: bytes, answer: str)
     assert answers_for([rule], rules, Deriver(rules), seed=0) == [answer]
 
 
+@pytest.mark.slow
 def test_a_case_is_measured(tmp_path):
     out = tmp_path / "discover.json"
     rules = tmp_path / "rules.json"

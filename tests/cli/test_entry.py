@@ -174,7 +174,7 @@ def started(code: str) -> tuple[float, set[str]]:
     [
         ("import superopt", 0.8),
         ("from superopt.cli import main; main(['list'])", 2.5),
-        ("from superopt.cli import main; main(['--help'])", 2.5),
+        pytest.param("from superopt.cli import main; main(['--help'])", 2.5, marks=pytest.mark.slow),
         ("from superopt.cli import main; main(['doctor'])", 2.5),
     ],
 )

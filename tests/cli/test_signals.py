@@ -172,7 +172,7 @@ def ended(place: Place, name: str, number: signal.Signals, after: float) -> str:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 @pytest.mark.parametrize(
     "number",
-    [*(one for one in CODES if one != signal.SIGHUP), pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
+    [pytest.param(one, marks=pytest.mark.slow if one != signal.SIGINT else ()) for one in CODES],
     ids=lambda number: number.name,
 )
 def test_optimize_ends_while_it_compiles(place: Place, number: signal.Signals) -> None:

@@ -305,6 +305,7 @@ def test_a_kept_result_that_is_damaged_is_not_used(norm: str, tmp_path: Path) ->
     torch.testing.assert_close(best(*inputs), normed(*inputs), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_interrupted_before_the_race_saves_nothing(norm: str, tmp_path: Path) -> None:
     code = (
         "import superopt.funnel.build as build, superopt.funnel.funnel as funnel, sys\n"

@@ -95,7 +95,7 @@ def test_a_compiler_that_fails(compiler, tmp_path: Path, body: str, message: str
 
 @pytest.mark.parametrize(
     "damage",
-    [b"", pytest.param(b"nonsense", marks=pytest.mark.slow), None],
+    [b"", *(pytest.param(one, marks=pytest.mark.slow) for one in (b"nonsense", None))],
     ids=["empty", "nonsense", "cut off"],
 )
 def test_damaged_files_are_made_anew(tmp_path: Path, monkeypatch, damage: bytes | None) -> None:

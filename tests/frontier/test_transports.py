@@ -123,7 +123,9 @@ def named(value: Any) -> str:
     return getattr(value, "__name__", str(value))
 
 
-@pytest.mark.parametrize("keep_arcs", [False, True], ids=["states", "arcs"])
+@pytest.mark.parametrize(
+    "keep_arcs", [pytest.param(False, id="states"), pytest.param(True, marks=pytest.mark.slow, id="arcs")]
+)
 @pytest.mark.parametrize("name", SPACES)
 def test_any_number_of_workers_gives_the_same_bytes(name, keep_arcs):
     one = explore(SPACES[name](), keep_arcs=keep_arcs)
@@ -159,7 +161,11 @@ def reachable(coins: tuple[int, ...], most: int) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(("transport", "workers"), TRANSPORTS, ids=named)
-@pytest.mark.parametrize("coins", [(6, 9, 20), (7, 31, 365), (5,)], ids=str)
+@pytest.mark.parametrize(
+    "coins",
+    [(6, 9, 20), *(pytest.param(one, marks=pytest.mark.slow) for one in ((7, 31, 365), (5,)))],
+    ids=str,
+)
 def test_a_space_of_one_file(monkeypatch, transport, workers, coins):
     space = stranger("Sums")
     monkeypatch.setitem(globals(), "Sums", space)  # pickle looks for the class by its module and name

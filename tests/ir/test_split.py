@@ -98,7 +98,7 @@ def parted(graph: Graph, parts: int, *, online: bool) -> MuGraph:
     return fuse(stabilize(made, (split.outer,)), splits=(split,), online=online)
 
 
-@pytest.mark.parametrize("online", [False, True])
+@pytest.mark.parametrize("online", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("function", ALL)
 def test_parts_of_any_number_compute_the_same(function: Function, online: bool) -> None:
     graph = graph_of(function)

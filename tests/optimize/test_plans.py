@@ -343,6 +343,7 @@ def test_a_stand_in_takes_what_the_original_takes() -> None:
         torch.testing.assert_close(found(*given), in_structure(*given), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow  # what is imported at once is asked in tests/tune
 def test_tuning_needs_neither_egglog_nor_z3(plan: Path, tmp_path: Path, kernels_folder: Path) -> None:
     code = (
         "import pathlib, sys\n"

@@ -94,7 +94,12 @@ def assert_meaning(graph: Graph, mugraphs: Mapping[str, MuGraph], tile: int, par
             torch.testing.assert_close(got[output], tensor, rtol=1e-9, atol=1e-11, msg=name)
 
 
-@pytest.mark.parametrize("name", NAMES)
+_LONG = ("rmsnorm-mlp", "layernorm-linear-gelu", "linear-cross-entropy", "mla")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.slow if one in _LONG else ()) for one in NAMES]
+)
 def test_every_schedule_computes_its_graph(name: str) -> None:
     for graph in graphs_of(name):
         found = {one.name: one.mugraph for one in schedules(graph, DEVICES["H200"], keep=ALL).kept}
@@ -102,7 +107,10 @@ def test_every_schedule_computes_its_graph(name: str) -> None:
         assert_meaning(graph, found, tile=2, parts=3)
 
 
-@pytest.mark.parametrize(("tile", "parts"), [(1, 2), (2, 5), (3, 4), (8, 7)])
+@pytest.mark.parametrize(
+    ("tile", "parts"),
+    [(1, 2), (3, 4), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2, 5), (8, 7)))],
+)
 @pytest.mark.parametrize("name", ["mha-decode", "linear-cross-entropy", "rmsnorm-linear"])
 def test_parts_may_end_early_or_be_empty(name: str, tile: int, parts: int) -> None:
     graph = graphs_of(name)[0]

@@ -85,7 +85,7 @@ def compiled(text, **changes):
     return outcome.made, read_machine_code(outcome.made.ptx, outcome.made.sass)
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("dtype", ["f16", pytest.param("bf16", marks=pytest.mark.slow)])
 def test_many_rows_are_multiplied_by_warp_groups_from_copied_tiles(dtype):
     tiles = (("m", 128), ("k", 64), ("n", 256))
     text = MATMUL.format(m=2048, dtype=dtype)

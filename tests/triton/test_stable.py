@@ -155,7 +155,7 @@ def test_rows_of_any_size(agrees, name, size):
 
 @pytest.mark.parametrize("dominating", [1.0, 1e3])
 @pytest.mark.parametrize("parts", [0, 4])
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("dtype", ["f32", pytest.param("f16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("function", ["attended", "filled"])
 def test_rows_that_see_no_key(agrees, function, dtype, parts, dominating):
     assert agrees("masked", function=function, dtype=dtype, parts=parts, dominating=dominating)["running"]

@@ -105,6 +105,7 @@ def test_modules_that_multiply(module: nn.Module, multiplied: bool) -> None:
     assert found[0] is multiplied
 
 
+@pytest.mark.slow
 def test_what_kernels_share_is_compiled_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpp_compile, "_folder", lambda: tmp_path / "cpp")
     with WarmUp() as warm_up:

@@ -42,7 +42,9 @@ def product(body: str, unit: float) -> str:
     return f"{HEAD}unit = const[{unit}]()\n{lines}\nt8 = mul(t6, unit)\n{out} = t8\n"
 
 
-@pytest.mark.parametrize("domain", [LARGE, SMALL, pytest.param([-1.0, 1.0], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "domain", [LARGE, *(pytest.param(one, marks=pytest.mark.slow) for one in (SMALL, [-1.0, 1.0]))]
+)
 @pytest.mark.parametrize("body", PRODUCTS)
 def test_products_of_computed_operands_of_any_size(agrees, body, domain):
     factors = 4 if body == "both" else 3

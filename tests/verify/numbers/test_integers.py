@@ -85,7 +85,7 @@ _SEVEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-_LATE = ("outside of another", "the lowest of a maximum")
+_LATE = ("outside of another", "in two steps", "the lowest of a maximum")
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,13 @@ _WAYS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", _WAYS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(one, marks=pytest.mark.slow if one == "a magnitude of a multiple" else ())
+        for one in _WAYS
+    ],
+)
 def test_each_way_in_which_numbers_are_equal_is_drawn(name: str) -> None:
     f, g, outcome = _WAYS[name]
     x, y = torch.randn(4, 5), torch.randn(4, 5)
@@ -207,6 +213,7 @@ def test_each_way_in_which_numbers_are_equal_is_drawn(name: str) -> None:
     assert equivalent(f, f, x, y, floats=False).outcome == "equal"
 
 
+_LATE = ("two magnitudes", "three in order")
 _AT_ONCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "two numbers in a row": lambda x, y: (x == y + 3) & (y == 5),
     "two magnitudes": lambda x, y: ((x - y).abs() == 3) & (y == 5) & (x < 4),
@@ -225,7 +232,9 @@ _AT_ONCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", _AT_ONCE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.slow if one in _LATE else ()) for one in _AT_ONCE]
+)
 def test_several_comparisons_may_have_to_be_equal_at_once(name: str) -> None:
     def plain(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
         return torch.where(z > 3, z, x)
