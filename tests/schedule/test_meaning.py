@@ -23,6 +23,8 @@ SHORT = (3, 5, 2, 4)
 SLOW = {"llama-layer", "qknorm-attention"}
 ALIKE = {"mha", "mqa", "mqa-decode"}  # which the quick ones of gqa and gqa-decode are much like
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW | ALIKE)) for name in WORKLOADS]
+LONG = {"rmsnorm-mlp", "layernorm-linear-gelu", "linear-cross-entropy", "mla"}
+MEANT = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW | ALIKE | LONG)) for name in WORKLOADS]
 IN_FIELD = [
     pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE))
     for name in WORKLOADS
@@ -94,12 +96,7 @@ def assert_meaning(graph: Graph, mugraphs: Mapping[str, MuGraph], tile: int, par
             torch.testing.assert_close(got[output], tensor, rtol=1e-9, atol=1e-11, msg=name)
 
 
-_LONG = ("rmsnorm-mlp", "layernorm-linear-gelu", "linear-cross-entropy", "mla")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=pytest.mark.slow if one in _LONG else ()) for one in NAMES]
-)
+@pytest.mark.parametrize("name", MEANT)
 def test_every_schedule_computes_its_graph(name: str) -> None:
     for graph in graphs_of(name):
         found = {one.name: one.mugraph for one in schedules(graph, DEVICES["H200"], keep=ALL).kept}
