@@ -31,7 +31,7 @@ from superopt.shard.search import plan_shardings
 from superopt.shard.sharded import Placement
 from superopt.shard.simulate import Reduction, all_reduce, ranked_programs
 from superopt.trace import trace
-from superopt.trace.capture.tape import leaves
+from superopt.trace.capture.tape import Ref, leaves
 
 __all__ = ["PlacedReduction", "ShardResult", "parse_pins", "place_reduction", "shard_program"]
 
@@ -87,12 +87,18 @@ class ShardResult:
     plans: Plans
     verdict: ShardVerdict
     traced: TracedModule | None  # where the program is a module
+    moved: tuple[str, ...] = ()  # results that are not computed: inputs, and tensors that are results already
 
     @property
     def source(self) -> str:
         """The fastest plan as a Python module that needs only torch; a plan without a proof has none."""
         if not self.verdict:
             raise InputError("the fastest plan is not proven, so no program is written; see the verdict")
+        if self.moved:
+            raise InputError(
+                "the written program returns what it computes, each tensor once;"
+                f" return {self.moved[0]} outside of it"
+            )
         return write_module(self.plans)
 
     @property
@@ -132,28 +138,34 @@ def shard_program(
     """
     machine = parse_machine(machine) if isinstance(machine, str) else machine
     traced: TracedModule | None = None
+    moved: tuple[str, ...] = ()
     if isinstance(function, Graph):
         program: Graph | Whole = function
     else:
-        program, traced = _traced(function, inputs)
+        program, traced, moved = _traced(function, inputs)
     fixed = parse_pins(pins, machine) if isinstance(pins, str) else pins
     plans = plan_shardings(program, machine, pins=fixed, memory=memory)
     # The proof is of the same tightened program that the module is written from.
     verdict = prove_sharded(tightened(plans.best.sharded), original=plans.graph, seed=seed)
-    return ShardResult(plans, verdict, traced)
+    return ShardResult(plans, verdict, traced, moved)
 
 
-def _traced(function: Callable[..., Any], inputs: tuple[Any, ...]) -> tuple[Whole, TracedModule | None]:
+def _traced(
+    function: Callable[..., Any], inputs: tuple[Any, ...]
+) -> tuple[Whole, TracedModule | None, tuple[str, ...]]:
+    """Return a function as one graph, as a module if it is one, and which results it does not compute."""
     with watched(function) as shapes:
         traced = trace(function, *inputs)
     tensors = [leaf for leaf in leaves(inputs) if isinstance(leaf, Tensor)]
     given = {**dict(zip(traced.input_names, tensors, strict=True)), **traced.constants}
     whole = whole_of(traced, {name: tuple(tensor.shape) for name, tensor in given.items()})
+    results = [traced.names[leaf.index] for leaf in leaves(traced.result) if isinstance(leaf, Ref)]
+    moved = tuple(name for at, name in enumerate(results) if name in given or name in results[:at])
     if not isinstance(function, nn.Module):
-        return whole, None
+        return whole, None, moved
     names = dict(zip(map(id, tensors), traced.input_names, strict=True))
     linears = linear_modules(function, shapes, traced.constants)
-    return whole, TracedModule(function, inputs, names, linears)
+    return whole, TracedModule(function, inputs, names, linears), moved
 
 
 def parse_pins(text: str, machine: Machine) -> dict[str, Placement]:

@@ -19,7 +19,9 @@ from shard.cases import (
 )
 from shard.processes import Case, worst_errors
 
+from superopt.errors import InputError
 from superopt.ir import parse_graph
+from superopt.shard.api import shard_program
 from superopt.shard.costs import mesh_of
 from superopt.shard.machine import parse_machine
 from superopt.shard.output.dtensor import dtensor_placements
@@ -88,6 +90,28 @@ def test_processes_give_the_results_of_the_program(machine: str, tmp_path: Path)
         cases.append(gathered_mask(tmp_path / "gathered.py"))
     errors = worst_errors(cases, parse_machine(machine).devices)
     assert max(errors) < 1e-5, errors
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (lambda x, w: (x @ w, x), "x"),
+        (lambda x, w: [w, torch.relu(x @ w)], "w"),
+        (lambda x, w: {"a": (made := x @ w), "b": made}, "out"),
+        (lambda x, w: ((x @ w).relu(), x @ w, w.T), None),
+    ],
+)
+def test_results_that_are_not_computed_are_not_left_out_without_a_word(
+    function: Callable[..., Any], named: str | None
+) -> None:
+    """Before: the program returned the others, and a caller took the second for the first."""
+    found = shard_program(function, torch.randn(8, 16), torch.randn(16, 4), machine=TWO)
+    assert found.verdict
+    if named is None:
+        assert "def program" in found.source
+        return
+    with pytest.raises(InputError, match=rf"each tensor once; return {named}"):
+        _ = found.source
 
 
 def test_placements_are_those_of_dtensor() -> None:
