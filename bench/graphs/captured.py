@@ -14,7 +14,7 @@ from torch import Tensor
 from superopt.bench.graphs.folder import MODEL, TensorMeta, read_tensors
 from superopt.errors import InputError
 
-__all__ = ["captured"]
+__all__ = ["captured", "module_of"]
 
 _DEVICE = re.compile(r"""(["'])cuda(:\d+)?\1(, index=\d+)?""")
 _MOST_MEAN, _MOST_STD = 2.0, 1.0  # of numbers drawn as they were seen; larger ones overflow in deep models
@@ -24,11 +24,7 @@ _VARIANCE = (0.5, 1.5)  # of what is never negative
 
 def captured(graph: Path, device: str, seed: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Return the module of a graph, and inputs for it, on a device."""
-    path = graph / MODEL
-    code = _DEVICE.sub(f'"{device}"', path.read_text(encoding="utf-8"))
-    space = types.ModuleType("captured_graph")
-    exec(compile(code, str(path), "exec"), space.__dict__)
-    module = space.GraphModule()
+    module = module_of(graph, device)
     told = {meta.name: meta for meta in read_tensors(graph)}
     generator = torch.Generator().manual_seed(seed)
     values: list[Any] = []
@@ -39,6 +35,15 @@ def captured(graph: Path, device: str, seed: int) -> tuple[Callable[..., Any], t
         is_number = "SymInt" in str(parameter.annotation)
         values.append(int(value) if is_number else value.to(device))
     return module, tuple(values)
+
+
+def module_of(graph: Path, device: str) -> Any:
+    """Return the module of a graph, which takes its weights as inputs."""
+    path = graph / MODEL
+    code = _DEVICE.sub(f'"{device}"', path.read_text(encoding="utf-8"))
+    space = types.ModuleType("captured_graph")
+    exec(compile(code, str(path), "exec"), space.__dict__)
+    return space.GraphModule()
 
 
 def _drawn(meta: TensorMeta, generator: torch.Generator) -> Tensor:

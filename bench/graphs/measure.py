@@ -213,15 +213,15 @@ def _timed(request: Request, inputs: tuple[Any, ...], options: dict[str, Any]) -
     """
     import torch
 
-    from superopt.bench.graphs.captured import captured
+    from superopt.bench.graphs.captured import module_of
     from superopt.rivals.inductor import with_inductor
     from superopt.tune.measure import times_together
 
     def inductor_again(graph: "fx.GraphModule", example: Sequence[Any], **unused: Any) -> Callable[..., Any]:
         return with_inductor(graph, example, {})
 
-    def module() -> Callable[..., Any]:
-        return captured(Path(request.graph), request.device, request.seed)[0]
+    def module() -> Any:
+        return module_of(Path(request.graph), request.device)
 
     contenders: dict[str, Callable[..., Any]] = {
         "eager": module(),

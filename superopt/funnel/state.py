@@ -265,7 +265,7 @@ def _placed(inputs: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
                 kind = torch.iinfo(value.dtype)
                 random = torch.Generator(target.torch_device).manual_seed(0)
                 memory = value.new_empty(0, device=target.torch_device).set_(empty.untyped_storage())
-                memory.random_(kind.min, kind.max + 1, generator=random)  # elements of it may be one number
+                memory.random_(kind.min, kind.max + 1, generator=random)  # elements may share their place
                 return empty
             return empty if value.dtype.is_floating_point else empty.zero_()
         if value.device.type != target.torch_device:

@@ -17,6 +17,7 @@ __all__ = [
     "alone",
     "as_in_a_graph",
     "compiled_by_inductor",
+    "have_same_numbers",
     "table_for",
     "with_inductor",
 ]
@@ -83,12 +84,15 @@ def table_for(module: fx.GraphModule, patches: Mapping[str, Any]) -> dict[Any, A
 
 
 def compiled_by_inductor(
-    module: fx.GraphModule, inputs: Sequence[Tensor], patches: Mapping[str, Any], *, boxed: bool = False
+    module: fx.GraphModule, inputs: Sequence[Tensor], patches: Mapping[str, Any], **settings: Any
 ) -> Callable[..., Any]:
-    """Return what Inductor makes of a region by itself, without us; called inside `alone`."""
+    """Return what Inductor makes of a region by itself, without us; called inside `alone`.
+
+    The settings are those of `with_inductor`.
+    """
     copy = fx.GraphModule(module, module.graph)
     with torch.no_grad():
-        return with_inductor(copy, inputs, {**patches, **_ALONE}, boxed=boxed)
+        return with_inductor(copy, inputs, {**patches, **_ALONE}, **settings)
 
 
 def as_in_a_graph(
@@ -107,31 +111,30 @@ def as_in_a_graph(
         codes.append(compile_fx_inner(*given, **settings))
         return codes[-1]
 
-    copy = fx.GraphModule(module, module.graph)
-    with torch.no_grad():
-        whole = with_inductor(copy, inputs, {**patches, **_ALONE}, compile_inner=compile_inner)
-        if len(codes) != 1 or any(one.device.type != "cpu" for one in inputs):
-            return whole
-        [code] = codes
+    whole = compiled_by_inductor(module, inputs, patches, compile_inner=compile_inner)
+    if len(codes) != 1 or any(one.device.type != "cpu" for one in inputs):
+        return whole
+    [code] = codes
 
-        def called(*given: Tensor) -> Any:
-            return code(list(given))
+    def by_code(*given: Tensor) -> Any:
+        return code(list(given))
 
-        try:
-            return called if _are_same(whole(*inputs), called(*inputs)) else whole
-        except Exception:  # it was not compiled for these inputs as they are
-            return whole
+    try:
+        with torch.no_grad():
+            return by_code if _are_alike(whole(*inputs), by_code(*inputs)) else whole
+    except Exception:  # it was not compiled for these inputs as they are
+        return whole
 
 
-def _are_same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Whether tensors are the same in all that a race can see."""
+def _are_alike(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether tensors have the same numbers, shapes, dtypes and strides."""
+    kinds, wanted = ([(one.shape, one.dtype, one.stride()) for one in several] for several in (some, others))
+    return kinds == wanted and all(map(have_same_numbers, some, others))
 
-    def is_same(one: Tensor, other: Tensor) -> bool:
-        if (one.shape, one.dtype, one.stride()) != (other.shape, other.dtype, other.stride()):
-            return False
-        return bool(((one == other) | ((one != one) & (other != other))).all())
 
-    return len(some) == len(others) and all(map(is_same, some, others))
+def have_same_numbers(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape hold the same numbers; NaN is the same as NaN."""
+    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def alone(work: Callable[[], T]) -> T:

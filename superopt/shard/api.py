@@ -96,8 +96,8 @@ class ShardResult:
             raise InputError("the fastest plan is not proven, so no program is written; see the verdict")
         if self.moved:
             raise InputError(
-                "the written program returns what it computes, each tensor once;"
-                f" return {self.moved[0]} outside of it"
+                "a written program returns what it computes, each tensor once;"
+                f" leave {self.moved[0]} out of the function's results"
             )
         return write_module(self.plans)
 

@@ -1,5 +1,6 @@
 """The glossary: each word is defined once, is in use, and the page can be found."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -14,7 +15,14 @@ WORDS = [word for word, _ in DEFINED]
 
 def docstrings(path: Path) -> list[str]:
     """Return every docstring of a module, also those after an assignment."""
-    return re.findall(r'^\s*"""(.*?)"""$', path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [
+        node.value.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
 
 
 @pytest.fixture(scope="module")

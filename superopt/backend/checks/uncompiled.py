@@ -26,6 +26,7 @@ from superopt.backend.region_race import even
 from superopt.cache import Cache, Key, Record, key_of
 from superopt.cost.memory import available_bytes
 from superopt.errors import kind_and_line
+from superopt.rivals.inductor import have_same_numbers
 from superopt.targets import pick_target
 from superopt.tune import confirm
 from superopt.tune.measure import bytes_of
@@ -41,7 +42,8 @@ _RACE_SHARE = 0.15  # the share of the time for compiling that a race takes at m
 _LOOKS = 2  # calls of each that tell whether there is anything to race
 _CALLS = 7  # calls of each that a race takes at least
 _NEAR = 1.2  # eager PyTorch does not race where its fastest call takes so many times as long
-_SHORT_S, _SHORT_WIN = 2e-4, 1.1  # a shorter call has caches in a race that a program does not leave to it
+_SHORT_S = 2e-4  # what a shorter call reads lies in the nearest caches in a race, and not in a program
+_SHORT_WIN = 1.1  # so eager PyTorch has to be so many times as fast in short calls
 _FREE = 0.25  # the share of the free memory that copies of the inputs may take
 
 # Where the functions of graphs come from that leave no trace; each may be followed by a dot and more.
@@ -162,7 +164,7 @@ class Uncompiled:
             if before != [one._version for one in written]:
                 return False
             # Not every write is counted: `x.data` has a count of its own, and running statistics have none.
-            return all(map(_is_same, written, tensors))
+            return all(map(have_same_numbers, written, tensors))
 
 
 def _seconds_of(call: Program) -> float:
@@ -181,11 +183,6 @@ def _as_number(value: Any) -> Any:
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return value.node.hint
     return value
-
-
-def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Whether tensors hold the same numbers."""
-    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _is_plain(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:

@@ -138,7 +138,7 @@ def joined(x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     return (both @ w).relu(), both.sum(-1)
 
 
-def drawn() -> tuple[Tensor, ...]:
+def operands() -> tuple[Tensor, ...]:
     return torch.randn(4, 8), torch.randn(4, 8), torch.randn(16, 3)
 
 
@@ -157,11 +157,11 @@ def quickest_us(function: Callable[..., Any], given: tuple[Tensor, ...]) -> floa
 
 
 def test_it_computes_the_same_in_less_time() -> None:
-    given = drawn()
+    given = operands()
     module = module_of(joined, given)
     code = alone(lambda: as_in_a_graph(module, given, {}))
     whole = alone(lambda: compiled_by_inductor(module, given, {}))
-    for values in (given, drawn()):  # the tensors that it was compiled for are not kept
+    for values in (given, operands()):  # the tensors that it was compiled for are not kept
         for one, other in zip(code(*values), joined(*values), strict=True):
             torch.testing.assert_close(one, other)
     assert quickest_us(code, given) < quickest_us(whole, given)
@@ -171,7 +171,7 @@ def test_a_tensor_that_comes_twice_is_one_input() -> None:
     """PyTorch drops the second one before Inductor sees it: code for one input is not called with two."""
     x = torch.randn(4, 8)
     given = (x, x, torch.randn(16, 3))
-    code = alone(lambda: as_in_a_graph(module_of(joined, drawn()), given, {}))
+    code = alone(lambda: as_in_a_graph(module_of(joined, operands()), given, {}))
     for one, other in zip(code(*given), joined(*given), strict=True):
         torch.testing.assert_close(one, other)
 
@@ -179,29 +179,21 @@ def test_a_tensor_that_comes_twice_is_one_input() -> None:
 @pytest.mark.parametrize("fault", ["another number", "another shape", "an error"])
 def test_code_that_is_not_all_of_it_does_not_stand_alone(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else PyTorch may do one day between a graph and its code."""
-    given, through = drawn(), inductor.with_inductor
 
-    def with_more(*arguments: Any, compile_inner: Callable[..., Any], **named: Any) -> Callable[..., Any]:
-        def inner(*graph: Any, **settings: Any) -> Callable[..., Any]:
-            code = compile_inner(*graph, **settings)
+    def code(values: list[Tensor]) -> list[Tensor]:
+        if fault == "an error":
+            raise RuntimeError("not like that")
+        first, *rest = joined(*values)
+        return [first + 1 if fault == "another number" else first[:1], *rest]
 
-            def other(values: list[Tensor]) -> Any:
-                first, *rest = code(values)
-                if fault == "an error":
-                    raise RuntimeError("not like that")
-                return [first + 1 if fault == "another number" else first[:1], *rest]
+    def whole(module: fx.GraphModule, *unused: Any, compile_inner: Callable[..., Any]) -> fx.GraphModule:
+        compile_inner()
+        return module
 
-            codes.append(other)
-            return code
-
-        codes: list[Any] = []
-        whole = through(*arguments, compile_inner=inner, **named)
-        monkeypatch.setattr(inductor, "_are_same", lambda some, others: same(some, codes[0]([*given])))
-        return whole
-
-    same = inductor._are_same
-    monkeypatch.setattr(inductor, "with_inductor", with_more)
-    code = alone(lambda: as_in_a_graph(module_of(joined, given), given, {}))
-    assert code.__name__ != "called"
-    for one, other in zip(code(*given), joined(*given), strict=True):
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx_inner", lambda: code)
+    monkeypatch.setattr(inductor, "with_inductor", whole)
+    given = operands()
+    found = as_in_a_graph(module_of(joined, given), given, {})
+    assert isinstance(found, fx.GraphModule)
+    for one, other in zip(found(*given), joined(*given), strict=True):
         torch.testing.assert_close(one, other)
