@@ -40,9 +40,12 @@ def build(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
 
 @contextmanager
 def _beside(state: State) -> Iterator[None]:
-    """Begin, the first time, what is done beside our compilers; it is done when the block ends."""
+    """Begin, the first time, what is done beside our compilers; it is done when the block ends.
+
+    After Ctrl-C nothing of it is begun: it would keep the user waiting for what nobody asks for any more.
+    """
     work, state.meanwhile = state.meanwhile, None
-    if work is None:
+    if work is None or state.interrupted:
         yield
         return
     work.begin(state)

@@ -11,12 +11,16 @@ import torch
 import superopt
 from superopt import OptimizeOptions, SearchOptions
 from superopt.funnel import Limits, State
+from superopt.funnel.build import build
+from superopt.funnel.state import Context
+from superopt.ir import parse_graph
 from superopt.rivals import ahead as module
 from superopt.rivals.ahead import Ahead
 from superopt.rivals.rivals import rivals_of
 from superopt.targets import pick_target
 from superopt.trace import trace
 
+GOAL = parse_graph("graph g\naxes m=4\nin a: f32[m]\nt1 = neg(a)\nout c: f32[m] = t1\n")
 SETTING: ContextVar[str] = ContextVar("SETTING", default="none")
 QUICK = OptimizeOptions(
     seconds=0.4, graphs=1, guarded=False, cache=False, search=SearchOptions(max_graphs=1, seconds=2.0)
@@ -88,6 +92,17 @@ def test_what_fails_ahead_is_left_to_the_race(monkeypatch: pytest.MonkeyPatch, m
         ahead.begin(state_of())
         ahead.wait()
         assert ahead.rivals is None
+
+
+def test_after_ctrl_c_nothing_is_begun_that_would_be_waited_for(made: list[dict[str, Any]]) -> None:
+    for interrupted in (True, False):
+        state = state_of()
+        state.interrupted = interrupted
+        with Ahead(known=True) as ahead:
+            state.meanwhile = ahead
+            build([], Context(state, GOAL, recalled=False, share=1.0))
+            assert (ahead.rivals is None) is interrupted
+    assert len(made) == 1
 
 
 def test_rivals_are_made_once(made: list[dict[str, Any]]) -> None:
