@@ -13,6 +13,7 @@ import pytest
 from superopt.verify import seeds
 
 os.environ["SUPEROPT_TUNE"] = "off"  # nothing is queued or tuned beside a test that does not ask for it
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes would compile superopt again
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads leave their cores to other workers
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts its background jobs this way

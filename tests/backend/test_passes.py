@@ -85,6 +85,7 @@ def test_what_inductor_keeps_depends_on_the_users_passes() -> None:
         assert key(Named("a"), nameless) is None
 
 
+@pytest.mark.slow
 def test_a_pass_that_asks_is_told_of_the_backward_pass() -> None:
     aware = Aware()
     x = torch.randn(3, 4, requires_grad=True)

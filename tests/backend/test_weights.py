@@ -83,6 +83,7 @@ def compiled(plans: list[str]) -> tuple[Scores, Callable[[Tensor], Tensor], Tens
     return module, run, x
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_layers_of_one_plan_keep_their_own(compiled, plans, warnings_logged) -> None:
     module, run, x = compiled

@@ -85,6 +85,7 @@ def test_every_case_has_a_plan_that_this_version_reads():
         assert json.loads(plan_of(case, FOLDER, "f16").read_text())["version"] in READ, case
 
 
+@pytest.mark.slow
 def test_an_audit_goes_on_after_what_it_has(tmp_path, capsys):
     out = tmp_path / "audit.json"
     arguments = ["--audit", "--best", "1", "--workloads", "rmsnorm", "--case", "decode-8", "--json", str(out)]

@@ -157,6 +157,7 @@ def test_results_of_earlier_runs_are_read_and_drawn(tmp_path: Path) -> None:
     assert all(place.stat().st_size > 5000 for place in written)
 
 
+@pytest.mark.slow
 def test_a_roofline_and_many_cases_are_drawn(tmp_path: Path) -> None:
     roofs = {"arithmetic_us": 20.0, "memory_us": 50.0, "cache_us": 10.0}
     records = [

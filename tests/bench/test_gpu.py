@@ -131,6 +131,7 @@ def test_plans_hold_nothing_of_the_machine_that_made_them(name: str) -> None:
         assert any(others for one in region["candidates"] for others in one["others"])
 
 
+@pytest.mark.slow
 def test_a_dry_run_needs_nothing_of_the_search() -> None:
     done = run(
         "--dry-run", "--trials", "6", "--case", "decode-8", "--workloads", "rmsnorm-linear,gqa-decode,mla"
@@ -388,6 +389,7 @@ gpu.main(["--suite", "decode", "--json", sys.argv[1]])
 """
 
 
+@pytest.mark.slow
 def test_what_was_measured_survives_a_kill(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     names = [case.name for case in of_suite("decode")]

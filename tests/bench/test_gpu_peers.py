@@ -55,6 +55,7 @@ def test_what_was_picked_beside_others_is_not_found(peer: str, found: str, tmp_p
     assert hits == ["0", found]
 
 
+@pytest.mark.slow
 def test_a_peer_that_is_late_or_fails_says_so() -> None:
     job = CompileJob("one", "softmax", "decode-1", "f32", "torch.compile in no mode", "cpu")
     [late] = compile_all([job], workers=1, limit_seconds=0.001)

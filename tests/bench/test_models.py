@@ -325,6 +325,7 @@ def test_peers_are_told_beside_the_step_that_they_raced() -> None:
     assert "all, tuned: 1.250 times openvino, ahead in 1 of 1" in command._means({"bert": record})
 
 
+@pytest.mark.slow
 def test_each_program_that_is_trained_is_compiled_for_itself() -> None:
     """Dynamo keeps what it compiles by the code of a function, and takes it for equal settings again."""
     counters = torch._dynamo.utils.counters

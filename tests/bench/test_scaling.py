@@ -38,6 +38,7 @@ def test_a_slow_network_costs() -> None:
     assert slower == pytest.approx(12.5 * fast)
 
 
+@pytest.mark.slow
 def test_the_engines_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     levels = [{"busy_seconds": [0.5, 0.4], "seconds": 0.6}, {"busy_seconds": [2.0, 1.9], "seconds": 2.1}]

@@ -56,6 +56,7 @@ extern "C" void {0}(void** p) {{
 """
 
 
+@pytest.mark.slow
 def test_kernels_share_compiled_contractions(tmp_path: Path) -> None:
     names = [("one", "float"), ("other", "float"), ("bytes", "uint8_t"), ("weights", "int8_t")]
     built = [
@@ -150,6 +151,7 @@ def test_a_call_costs_microseconds() -> None:
     assert best < 50e-6  # generous: the machine may be shared
 
 
+@pytest.mark.slow
 def test_the_header_is_compiled_once_and_a_damaged_one_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,7 @@ def test_axes_of_a_contraction_join_only_where_they_follow_one_another(
     torch.testing.assert_close(found["u"], y @ w @ v.t(), rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_code_for_other_strides_is_compiled_when_it_is_called_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

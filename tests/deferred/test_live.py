@@ -190,6 +190,7 @@ def replace_stance(name: str) -> Any:
     return replace(torch._dynamo.eval_frame._stance, stance=name)
 
 
+@pytest.mark.slow
 def test_other_shapes_and_gradients_go_on(
     model: Model, region: Region, passes: list[int], no_thread: list[live.Waiting]
 ) -> None:
@@ -211,6 +212,7 @@ def test_other_shapes_and_gradients_go_on(
         torch.testing.assert_close(one, parameter.grad)
 
 
+@pytest.mark.slow
 def test_backward_graphs_wait_too(model: Model, no_thread: list[live.Waiting]) -> None:
     compiled = torch.compile(model, backend="superopt", options=OPTIONS)
     x = torch.randn(4, 8)
@@ -221,6 +223,7 @@ def test_backward_graphs_wait_too(model: Model, no_thread: list[live.Waiting]) -
     }
 
 
+@pytest.mark.slow
 def test_a_graph_that_inductor_keeps_still_waits(
     regions: Regions, passes: list[int], no_thread: list[live.Waiting]
 ) -> None:

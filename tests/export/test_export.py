@@ -52,7 +52,7 @@ def with_candidate(result: Result, **changes: object) -> Result:
     [
         (*CPU, "fused"),
         (*CUDA, "fused"),
-        (*CUDA, "library"),
+        pytest.param(*CUDA, "library", marks=pytest.mark.slow),
         pytest.param(*CPU, "library", marks=pytest.mark.slow),
         pytest.param("cuda:90", "f32", "fused", marks=pytest.mark.slow),
         pytest.param("cuda:90", "f32", "library", marks=pytest.mark.slow),
@@ -297,11 +297,13 @@ def test_tensor_descriptors(searched, runs, name, sizes, axis) -> None:
         assert "fine" in runs(without, {}, {axis: 7})
 
 
+@pytest.mark.slow
 def test_tensors_without_descriptors_are_read_plainly(searched, runs) -> None:
     text = described(searched, "rmsnorm-linear", M=17, K=96, N=81)  # rows of w have 162 bytes
     assert "fine" in runs(text.replace("rmsnorm_linear_0[", "not_called["))
 
 
+@pytest.mark.slow
 def test_parts_hold_whole_tiles(written, runs) -> None:
     """Before: the launcher made parts of 24, of which no tile of 32 is a whole part."""
     sizes = SPLIT.replace("k_at=18", "k_at=24").replace("k=70", "k=96")
@@ -320,6 +322,7 @@ def test_parts_hold_whole_tiles(written, runs) -> None:
 EVEN = SPLIT.replace("k_at=18", "k_at=16").replace("k=70", "k=64")
 
 
+@pytest.mark.slow
 def test_even_parts_need_even_sizes(written, runs) -> None:
     result = with_goal(written(EVEN, "cuda:90"), WHOLE.replace("k=70", "k=64"))
     text = export_module(result)

@@ -159,6 +159,7 @@ def test_a_library_that_is_a_little_faster_does_not_end_tuning(
     assert [one.id for one in worth_tuning(ranked, 1)] == tuned
 
 
+@pytest.mark.slow
 def test_what_a_guard_builds_is_right(quick: OptimizeOptions, random: Callable, monkeypatch) -> None:
     monkeypatch.setattr(CpuTarget, "builders", lambda self, size: 3)
     inputs = random((6, 32))

@@ -264,6 +264,7 @@ torch.testing.assert_close(best.fused(*inputs), wanted)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process(kernels_folder: Path) -> None:
     done = subprocess.run(

@@ -76,6 +76,7 @@ def test_an_optimized_program_is_not_below_its_floor() -> None:
     assert 0 < SURELY * floor < fastest
 
 
+@pytest.mark.slow
 def test_a_floor_that_is_beaten_is_measured_again_and_then_told_as_an_error(
     monkeypatch, caplog, tmp_path
 ) -> None:

@@ -150,6 +150,7 @@ def test_what_cannot_be_compiled_stays_so_in_the_cache(
     assert "out of registers" in {fate.reason for _, fate in fates[0] if fate.kind is Kind.FAILED}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compiled_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self, jobs, *, seconds, on_done) -> None:
         for at in range(len(jobs)):

@@ -40,6 +40,7 @@ def test_a_range_of_sizes_gets_its_kernels_once(best, random, caplog) -> None:
     assert len([one for one in caplog.records if "by default configurations" in one.message]) == 1
 
 
+@pytest.mark.slow
 def test_sizes_that_make_another_program_go_to_the_original(quick, random, in_use, caplog) -> None:
     served = in_use(superopt.optimize(attention, *random((8, 16), (24, 16), (24, 16)), options=quick))
     for shapes, other in (

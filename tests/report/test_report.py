@@ -320,6 +320,7 @@ def test_the_page_needs_nothing_else() -> None:
     assert "prefers-color-scheme: dark" in shown(measured())
 
 
+@pytest.mark.slow
 def test_the_same_result_gives_the_same_page() -> None:
     code = (
         "import json, sys\n"

@@ -83,6 +83,7 @@ def test_axes_that_cannot_be_read(text: str) -> None:
         parse_axes(text)
 
 
+@pytest.mark.slow
 def test_links_of_a_job_are_measured() -> None:
     texts = on_processes(4, lambda rank: str(measured_machine(parse_machine("node=2, gpu=2"))))
     assert len(set(texts)) == 1

@@ -143,6 +143,7 @@ def test_pins_that_cannot_be_kept_name_what_can(pins: Pins, said: str) -> None:
 LAYER = ((256, 512), (512,), *((512, 512),) * 4, (512,), (512, 1024), (512, 1024), (1024, 512))
 
 
+@pytest.mark.slow
 def test_no_plan_by_hand_is_faster() -> None:
     """Where some ends of a layer are fixed by hand, the search never does better than without."""
     graph = graph_of(layer, *LAYER)

@@ -56,9 +56,8 @@ def test_no_worse_than_pytorch(target, dtype, names):
     assert running == {answer["name"] for answer in found if answer["shifted"]}
 
 
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(one, marks=SLOW) for one in ("causal", "cross-entropy")), "sink"]
-)
+@SLOW
+@pytest.mark.parametrize("name", ["causal", "cross-entropy", "sink"])
 def test_on_this_machine(name):
     for answer in answers("cpp", "f32", "-", name):
         assert not answer["wrong"], answer
@@ -68,18 +67,12 @@ def test_on_this_machine(name):
 ONE_PASS_AT_SCALE = ["causal", "cross-entropy", "log-sum-exp", "differential"]
 
 
-# The interpreter takes long for them.
-LONG = {"cross-entropy", "log-sum-exp", "differential", "padded", "sink"}
-
-
+@SLOW
 @pytest.mark.parametrize(
     ("target", "device"),
-    [pytest.param("triton", "h200", marks=TRITON), pytest.param("cpp", "cpu", marks=SLOW)],
+    [pytest.param("triton", "h200", marks=TRITON), ("cpp", "cpu")],
 )
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(one, marks=SLOW if one in LONG else ()) for one in (*ONE_PASS_AT_SCALE, "padded", "sink")],
-)
+@pytest.mark.parametrize("name", [*ONE_PASS_AT_SCALE, "padded", "sink"])
 def test_schedules_of_real_sizes_run_at_any(target, device, name):
     """The best schedules are right; among them is one that keeps no scores in memory."""
     found = answers(target, "f32", device, name)

@@ -91,6 +91,7 @@ def linear(x, w, scale):
     return torch.nn.functional.silu(x @ (w.to(x.dtype) * scale))
 
 
+@pytest.mark.slow
 def test_a_program_that_casts_its_weights():
     inputs = [
         torch.empty(shape, dtype=dtype, device="meta")

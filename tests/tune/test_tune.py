@@ -155,6 +155,7 @@ def test_a_race_ends_once_its_level_is_decided(rounds: int) -> None:
     assert early >= 60 or rounds < 16  # fewer rounds decide nothing
 
 
+@pytest.mark.slow
 def test_tuning_imports_neither_egglog_nor_z3() -> None:
     modules = [f"superopt.tune.{one.name}" for one in pkgutil.iter_modules(superopt.tune.__path__)]
     assert len(modules) > 8

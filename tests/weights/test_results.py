@@ -140,6 +140,7 @@ def run_alone(place: Path, code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_what_is_made_once_is_exported_with_its_tensors(module: Score, file: Path, tmp_path: Path) -> None:
     weights, out = tmp_path / "weights.safetensors", tmp_path / "kernel.py"
     weights.write_bytes(tensors_as_bytes(module.state_dict()))

@@ -120,6 +120,7 @@ def test_what_kernels_share_is_compiled_ahead(tmp_path: Path, monkeypatch: pytes
     assert "contract_bf16" not in names
 
 
+@pytest.mark.slow
 def test_a_process_is_begun_for_graphs_that_are_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path / "own"))
     monkeypatch.setattr(RegionPass, "_run", lambda self, graph, warm_up: None)

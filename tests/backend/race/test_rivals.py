@@ -156,6 +156,7 @@ def quickest_us(function: Callable[..., Any], given: tuple[Tensor, ...]) -> floa
     return min(times) / 1e3
 
 
+@pytest.mark.slow
 def test_it_computes_the_same_in_less_time() -> None:
     given = operands()
     module = module_of(joined, given)

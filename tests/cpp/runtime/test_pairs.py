@@ -35,7 +35,12 @@ def loaded(vectors: str) -> ctypes.CDLL:
     return library(FLAGS[vectors], pairs_only=True)
 
 
-SLOW = ("no instructions", "emulated", "emulated, 256 bits")  # to compile a runtime takes long
+SLOW = (
+    "no instructions",
+    "emulated",
+    "emulated, 256 bits",
+    "emulated, with squares",
+)  # to compile a runtime takes long
 ALL = [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in FLAGS]
 
 
@@ -203,6 +208,7 @@ def test_sums_of_products_stay_in_registers(tmp_path: Path) -> None:
         assert not re.search(r"zmm.*\(%r[sb]p\)|\(%r[sb]p\).*zmm|\bcall\b", loop)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
 def test_tiles_are_configured_loaded_multiplied_and_released(tmp_path: Path) -> None:
     made = assembly("sapphirerapids", tmp_path)

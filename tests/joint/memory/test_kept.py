@@ -203,7 +203,7 @@ def test_what_reads_a_changed_tensor_is_kept(memory: str | int) -> None:
     _agrees_where_an_input_changes(memory)
 
 
-@pytest.mark.parametrize("memory", ["balanced", 1])
+@pytest.mark.parametrize("memory", [pytest.param("balanced", marks=pytest.mark.slow), 1])
 def test_it_is_kept_after_a_fault_of_ours(
     memory: str | int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -156,6 +156,7 @@ print(json.dumps([before, held() - start]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux to tell")
 def test_frozen_memory_is_that_of_the_original() -> None:
     done = subprocess.run(
