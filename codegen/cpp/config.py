@@ -37,6 +37,9 @@ _PASSED = 256  # rows for which it is worth while to pack the columns once
 _STAYING = 4 * 32768  # numbers of columns that are packed once for all rows
 _MANY = 256  # rows from which on columns are copied for all of them; `pair_many` in the runtime
 _TALL_ROWS, _TALL_COLUMNS = 512, 128  # rows of a tile whose columns are copied, and the columns then
+_GROUPED = 96  # rows that are copied in groups where registers are few; `worth_groups` in the runtime
+_GROUPED_TILES = ((512, 512), (256, 512), (256, 256), (128, 256))  # rows and columns of a tile, at most
+_GROUPED_SUM, _GROUPED_COLUMNS = 512, 256  # of such a tile at most, and of the matrix at least
 _APART = 4096  # columns in bf16 whose rows, if they have a multiple of it, compete for lines of the cache
 _LINE = 256  # positions of an axis of an image that is one tile
 _FILTERS = 512  # the most filters of a convolution that stay together
@@ -76,9 +79,14 @@ class CppConfig:
 
 
 def default_config(
-    program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2, memory: "_Memory | None" = None
+    program: KernelProgram,
+    sizes: Mapping[str, int],
+    *,
+    cores: int = 2,
+    vectors: str = "avx512",
+    memory: "_Memory | None" = None,
 ) -> CppConfig:
-    """Return a configuration that should do well for these sizes."""
+    """Return a configuration that should do well for these sizes, on cores with such vectors."""
     memory = memory or _Memory(program, sizes)
     readings = program.readings()
     inner = {axes[-1] for axes in (*readings, *(tensor.axes for tensor in program.stores)) if axes}
@@ -140,9 +148,11 @@ def default_config(
     if not runs and not stops and _meets_halves(program):
         config = _for_halves(program, config, sizes, memory, cores, rows=several, columns=inner)
     elif not runs and not stops and not slid:
-        stay = _for_operand_that_stays(program, config, sizes, cores)
-        if stay is not None and memory.floats(stay) <= _SPILLED:
-            return stay
+        ways = _for_groups(program, config, sizes, cores) if vectors == "avx2" else []
+        ways += _for_operand_that_stays(program, config, sizes, cores)
+        for way in ways:
+            if memory.floats(way) <= _SPILLED:
+                return way
     taps = {axis for step in program.steps() for place in step.places for axis, _ in place.terms}
     whole = tuple(
         axis
@@ -235,47 +245,71 @@ def _for_halves(
 
 def _for_operand_that_stays(
     program: KernelProgram, config: CppConfig, sizes: Mapping[str, int], cores: int
-) -> CppConfig | None:
-    """Return a configuration in which one operand is packed once while the other passes, or None.
+) -> list[CppConfig]:
+    """Return a configuration in which one operand is packed once while the other passes, if there is one.
 
     The rows of a tile fill one panel, with all that is summed, and columns are read where they lie.
     """
-    if not program.grid or not program.looped:
-        return None
-    readings, columns, axes = program.readings(), program.grid[-1], value_axes(program.graph)
-    steps = [step for step in program.steps() if step.op == "contract"]
-    operands = [sorted((axes[i] for i in step.inputs), key=lambda one: columns in one) for step in steps]
-    products = [(a, b) for a, b in operands if columns in b]
-    rows = {axis for a, b in products for axis in a - b if axis in program.grid and sizes[axis] != 1}
-    if len(rows) != 1 or sizes[min(rows)] <= FEW or any(columns in a or rows & b for a, b in products):
-        return None
-    row = min(rows)
+    row = _row_of_matrices(program, sizes)
+    if row is None or sizes[row] <= FEW:
+        return []
+    readings, columns = program.readings(), program.grid[-1]
     summed = prod(sizes[axis] for axis in program.looped)
     if _PANEL * summed > MOST_PACKED:
-        return None
+        return []
     length = _ROW if sizes[row] <= _PANEL else _PASSING
     order: tuple[str, ...] = ()
     if not all(_streams(readings, axis) for axis in program.looped):
         # The columns stay, as many as have room in the second cache, and the rows pass.
         if sizes[row] < _PASSED:
-            return None
+            return []
         order = (*(axis for axis in program.grid if axis != row), row)
         length = min(max(_STAYING // max(1, summed) // _PANEL, 1) * _PANEL, _PASSING)
     tiles = {row: _equal_tiles(sizes[row], _PANEL), columns: _whole_tiles(sizes[columns], length, cores)}
     tiles = dict(config.tiles) | tiles
     programs = _programs({axis: tiles[axis] for axis in program.grid}, sizes)
     if programs % cores and programs < _SHARED * cores:  # some cores would wait for the others
+        return []
+    return [replace(config, tiles=tuple(tiles.items()), whole=program.looped, order=order)]
+
+
+def _for_groups(
+    program: KernelProgram, config: CppConfig, sizes: Mapping[str, int], cores: int
+) -> list[CppConfig]:
+    """Return configurations for many rows, which are copied in groups: the largest tiles come first."""
+    row, found = _row_of_matrices(program, sizes), list[CppConfig]()
+    if row is None or sizes[row] < _GROUPED or sizes[program.grid[-1]] < _GROUPED_COLUMNS:
+        return found
+    columns, summed = program.grid[-1], {axis: min(sizes[axis], _GROUPED_SUM) for axis in program.looped}
+    for tall, wide in _GROUPED_TILES:
+        tiles = {row: _equal_tiles(sizes[row], tall), columns: _whole_tiles(sizes[columns], wide, cores)}
+        found.append(replace(config, tiles=tuple((dict(config.tiles) | summed | tiles).items())))
+    return found
+
+
+def _row_of_matrices(program: KernelProgram, sizes: Mapping[str, int]) -> str | None:
+    """Return the axis of a program's rows where it multiplies rows by columns, along its last axis."""
+    if not program.grid or not program.looped:
         return None
-    return replace(config, tiles=tuple(tiles.items()), whole=program.looped, order=order)
+    columns, axes = program.grid[-1], value_axes(program.graph)
+    steps = [step for step in program.steps() if step.op == "contract"]
+    operands = [sorted((axes[i] for i in step.inputs), key=lambda one: columns in one) for step in steps]
+    products = [(a, b) for a, b in operands if columns in b]
+    rows = {axis for a, b in products for axis in a - b if axis in program.grid and sizes[axis] != 1}
+    if len(rows) != 1 or any(columns in a or rows & b for a, b in products):
+        return None
+    return min(rows)
 
 
-def configs(program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2) -> Iterator[CppConfig]:
+def configs(
+    program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2, vectors: str = "avx512"
+) -> Iterator[CppConfig]:
     """Yield configurations worth a try, the default one first, at most 24 of them.
 
     Each differs from the default in one choice, the later ones in two.
     """
     memory = _Memory(program, sizes)
-    first = default_config(program, sizes, cores=cores, memory=memory)
+    first = default_config(program, sizes, cores=cores, vectors=vectors, memory=memory)
     found: dict[CppConfig, None] = {first: None}
     single = list(_other_choices(program, first, sizes, memory))
     if is_filterable(program, dict(first.tiles), first.whole):

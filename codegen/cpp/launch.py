@@ -17,6 +17,7 @@ from superopt.codegen.cpp.emit import emit, lower_kernel
 from superopt.codegen.cpp.library import LibraryKernel, LibraryRun, spread
 from superopt.codegen.cpp.source import Argument, CppSource
 from superopt.codegen.forms import Forms, Ready, is_stored, stored
+from superopt.codegen.processor import vectors
 from superopt.codegen.signature import form_of, in_order, sizes_of
 from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, contiguous_strides
 from superopt.dtypes import torch_dtypes
@@ -216,7 +217,7 @@ class CppMuGraph:
                 continue
             program = lower_kernel(mugraph, number)
             config = (configs or {}).get(number) or default_config(
-                program, self.graph.sizes, cores=torch.get_num_threads()
+                program, self.graph.sizes, cores=torch.get_num_threads(), vectors=vectors()
             )
             self._kernels.append(CppKernel(program, config, flags=flags))
 

@@ -7,7 +7,6 @@ a folder that cannot be written only costs the measurement again.
 import contextlib
 import json
 import os
-import platform
 import re
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from superopt.cache import cache_folder
+from superopt.codegen.processor import cpu_flags, cpu_name, vectors
 from superopt.cost.device import Device
 from superopt.errors import InputError
 from superopt.files import replace_text
@@ -26,7 +26,7 @@ from superopt.files import replace_text
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FILE_NAME", "cpu_name", "host_device"]
+__all__ = ["FILE_NAME", "host_device"]
 
 _VERSION = 2
 
@@ -72,12 +72,12 @@ def host_device(threads: int | None = None, *, renew: bool = False) -> Device:
 
 @cache
 def _host_device(threads: int, folder: Path | None, renew: bool) -> Device:
-    vectors = _vectors()
+    widest = vectors()
     caches = _caches()
     first = caches.get(1, _SHARED_BYTES)
     last = caches[max(caches)] if caches else _L2_BYTES
     name = cpu_name()
-    key = f"{name}, {vectors}, {threads} threads"
+    key = f"{name}, {widest}, {threads} threads"
     path = folder / FILE_NAME if folder else None
     rates = _read(path, key) if path else None
     if rates is None or renew:
@@ -92,14 +92,14 @@ def _host_device(threads: int, folder: Path | None, renew: bool) -> Device:
     return Device(
         name=name,
         kind="cpu",
-        capability=vectors,
+        capability=widest,
         cores=threads,
         memory_gbs=rates.memory_gbs,
         l2_bytes=last,
         l2_gbs=max(rates.l2_gbs, rates.memory_gbs),
         shared_bytes=first,
         shared_per_core=caches.get(2, first),
-        registers_per_core=(32 if vectors == "avx512" else 16) * {"avx512": 16, "avx2": 8}.get(vectors, 4),
+        registers_per_core=(32 if widest == "avx512" else 16) * {"avx512": 16, "avx2": 8}.get(widest, 4),
         warps_per_core=1,
         matrix_flops=MappingProxyType(flops),
         vector_flops=rates.vector_flops,
@@ -117,38 +117,9 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _cpuinfo(field: str) -> str:
-    """Return the first line of a name in what Linux says of the processor, or nothing."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    found = re.search(rf"^{field}\s*:\s*(.*)$", text, re.MULTILINE)
-    return found[1].strip() if found else ""
-
-
-@cache
-def cpu_name() -> str:
-    """Return the name of the processor."""
-    return _cpuinfo("model name") or platform.processor() or platform.machine() or "cpu"
-
-
-def _vectors() -> str:
-    """Return the widest vector instructions: avx512, avx2, neon, or none that is known."""
-    flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
-    if "avx512f" in flags:
-        return "avx512"
-    if "avx2" in flags:
-        return "avx2"
-    if "asimd" in flags or platform.machine().lower() in ("arm64", "aarch64"):
-        return "neon"
-    return "scalar"
-
-
 def _multiplies_bf16() -> bool:
     """Whether the processor has instructions that multiply in bf16; without them, a product takes long."""
-    flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
-    return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
+    return not cpu_flags().isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def _caches() -> dict[int, int]:

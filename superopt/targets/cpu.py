@@ -27,9 +27,9 @@ from superopt.codegen.cpp import (
 )
 from superopt.codegen.cpp.source import CPP_CONTRACTED, CPP_TYPES
 from superopt.codegen.errors import CodegenError, NoCompilerError
+from superopt.codegen.processor import cpu_name, vectors
 from superopt.cost import Device, host_device
 from superopt.cost.cpu import kernel_time
-from superopt.cost.host import cpu_name
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import Block, MuGraph
 from superopt.targets.target import Configs, Kernel, Target
@@ -78,7 +78,7 @@ class CpuTarget(Target):
 
         cores = torch.get_num_threads()
         return tuple(
-            default_config(lower_kernel(mugraph, number), mugraph.graph.sizes, cores=cores)
+            default_config(lower_kernel(mugraph, number), mugraph.graph.sizes, cores=cores, vectors=vectors())
             if isinstance(kernel, Block)
             else None
             for number, kernel in enumerate(mugraph.kernels)
@@ -87,7 +87,12 @@ class CpuTarget(Target):
     def configs(self, mugraph: MuGraph, number: int) -> Iterator[Any]:
         """Yield the configurations of one kernel."""
 
-        yield from configs(lower_kernel(mugraph, number), mugraph.graph.sizes, cores=torch.get_num_threads())
+        yield from configs(
+            lower_kernel(mugraph, number),
+            mugraph.graph.sizes,
+            cores=torch.get_num_threads(),
+            vectors=vectors(),
+        )
 
     def config_from_json(self, data: Any) -> Any:
         """Return a configuration from plain data."""

@@ -6,6 +6,7 @@ namespace superopt {
 constexpr index_t deep = 256, deeper = 1024, broad = 256;
 
 constexpr index_t few = 16;  // rows of A, for which nothing of B is copied
+constexpr index_t panel_columns = 64;  // of B, so few that they are a panel where they lie
 
 // A block of B that is packed: in one go, or a few rows at a time while another block is read.
 template <class B>
@@ -77,6 +78,33 @@ inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, M
             block = next;
         }
     }
+}
+
+// Whether many rows are copied in groups: few registers wait for every line of rows that lie apart.
+constexpr bool in_groups = registers == 16 && lanes > met_rows;
+constexpr index_t group_rows = 1024, group_sum = 512, group_columns = 128;  // of what is copied at a time
+constexpr index_t worth_groups = in_groups ? 96 : index_t(1) << 60;  // rows that are
+
+// The same by blocks of B that stay in the second cache, and rows in groups, which are read along memory.
+template <class B>
+inline void contract_grouped(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
+                             index_t c_row) {
+    const index_t longest = least(group_sum, k_count);
+    Scratch scratch;
+    float* const panels = scratch.floats((least(group_columns, n_count) + panel_width) * (longest + 1));
+    float* const rows = scratch.floats(groups_room(least(group_rows, m_count), longest));
+    for (index_t top = 0; top < m_count; top += group_rows)
+        for (index_t k = 0; k < k_count; k += group_sum) {
+            const index_t height = least(group_rows, m_count - top), depth = least(group_sum, k_count - k);
+            pack_groups(height, depth, a.at(top, k), rows);
+            for (index_t n = 0; n < n_count; n += group_columns) {
+                const index_t breadth = least(group_columns, n_count - n);
+                pack_panels<panel_width>(depth, breadth, b.at(k, n), panels);
+                for (index_t j = 0; j < breadth; j += panel_width)
+                    group_panel(height, depth, rows, panels + j * (depth + 1), least(panel_width, breadth - j),
+                                c + top * c_row + n + j, c_row);
+            }
+        }
 }
 
 // Rows of A whose panels, of a long sum, leave room in the second cache for the columns of B that meet them.
@@ -167,17 +195,29 @@ inline void contract_turned(index_t m_count, index_t n_count, index_t k_count, M
 template <class B>
 inline void contract_columns(index_t m_count, index_t n_count, index_t k_count, Matrix<float> a, Matrix<B> b, float* c,
                              index_t c_row, Panels& kept) {
-    const bool held = kept.hold(n_count, k_count, b.data), turned = a.column != 1;
+    const bool held = kept.hold(n_count, k_count, b.data);
+    const bool grouped = in_groups && n_count > panel_columns && (a.column == 1 || a.row == 1);
+    const bool turned = a.column != 1 && !grouped;
     const index_t block = Panels::block(n_count, k_count);
     Scratch scratch;
-    float* const copied = turned ? scratch.floats((m_count + panel_width - 1) / panel_width * panel_width * (k_count + 1)) : nullptr;
+    float* const copied = turned    ? scratch.floats((m_count + panel_width - 1) / panel_width * panel_width * (k_count + 1))
+                          : grouped ? scratch.floats(groups_room(m_count, k_count))
+                                    : nullptr;
     if (turned) pack_panels<panel_width>(k_count, m_count, a.turned(), copied);
+    for (index_t k = 0; grouped && k < k_count; k += deeper)
+        pack_groups(m_count, least(deeper, k_count - k), a.at(0, k), copied + m_count * k);
     const index_t tall = turned ? panel_width : met_rows;
     float* panels = kept.data;
     for (index_t n = 0; n < n_count; n += tall_panels)
         for (index_t k = 0; k < k_count; k += deeper, panels += block) {
             const index_t breadth = least(tall_panels, n_count - n), depth = least(deeper, k_count - k);
             if (!held) pack_panels<panel_width>(depth, breadth, b.at(k, n), panels);
+            if (grouped) {
+                for (index_t j = 0; j < breadth; j += panel_width)
+                    group_panel(m_count, depth, copied + m_count * k, panels + j * (depth + 1),
+                                least(panel_width, breadth - j), c + n + j, c_row);
+                continue;
+            }
             for (index_t m = 0; m < m_count; m += tall)
                 for (index_t j = 0; j < breadth; j += panel_width) {
                     const index_t height = least(tall, m_count - m), width = least(panel_width, breadth - j);
@@ -215,12 +255,11 @@ inline void contract_streams(index_t n_count, index_t k_count, Matrix<float> a, 
 // Whether to compute C transposed: where that copies less. Copies of B count twice, as B comes from far memory.
 template <class B>
 inline bool is_turned(index_t m_count, index_t n_count, index_t k_count, Matrix<B> b) {
-    return b.row == 1 && b.column != 1 && m_count > few && k_count >= deep &&
+    return b.row == 1 && b.column != 1 && m_count > few && m_count < worth_groups && k_count >= deep &&
            2 * n_count * k_count >= m_count * (n_count + k_count);
 }
 
 // Whether all columns of B lie in one piece, as they would in a panel that is packed.
-constexpr index_t panel_columns = 64;
 template <class B>
 inline bool is_panel(index_t n_count, Matrix<B> b) {
     return b.column == 1 && b.row == n_count && n_count <= panel_columns;
@@ -255,6 +294,8 @@ void contract_floats(index_t m_count, index_t n_count, index_t k_count, Matrix<f
         kept = nullptr;
     }
     if (is_turned(m_count, n_count, k_count, b)) return contract_turned(m_count, n_count, k_count, a, b, c, c_row, kept);
+    if (m_count >= worth_groups && n_count > panel_columns && (a.column == 1 || a.row == 1))
+        return contract_grouped(m_count, n_count, k_count, a, b, c, c_row);
     if (b.column != 1 || m_count > few) return contract_packed(m_count, n_count, k_count, a, b, c, c_row);
     if (m_count <= 2) {
         Scratch scratch;

@@ -141,6 +141,9 @@ template <bool TURNED, int ROWS, int VECTORS>
 inline void panel_block(index_t k_count, const float* a, index_t a_row, Matrix<float> next, const float* panel,
                         index_t count, float* c, index_t c_row) {
     constexpr index_t line = 64 / sizeof(float), later = 6;  // rows of the panel
+    if constexpr (registers == 16)  // what is added to at the end is there by then
+        for (int m = 0; m < ROWS; ++m)
+            for (int v = 0; v < 2; ++v) __builtin_prefetch(c + m * c_row + v * (VECTORS * lanes - 1), 1);
     Vec sums[ROWS][VECTORS] = {};
     const auto add = [&](index_t k) INLINE {
         const float* const from = panel + k * panel_width;
@@ -211,6 +214,42 @@ void panel_rows(index_t m_count, index_t k_count, Matrix<float> a, Matrix<float>
         panel_some<TURNED, tall, VECTORS>(rows, k_count, own, next.at(TURNED ? 0 : m, 0), panel, count, c + m * c_row, c_row);
         m += rows;
     }
+}
+
+// Rows copied in equal groups, of as many as meet a panel at once: in each, those of one k lie together.
+template <class Group>
+INLINE inline void in_equal_groups(index_t m_count, Group group) {
+    for (index_t m = 0, left = (m_count + met_rows - 1) / met_rows; left > 0; --left) {
+        const index_t height = (m_count - m + left - 1) / left;
+        group(m, height);
+        m += height;
+    }
+}
+// A group is written in whole vectors: what is too much is written over by what follows, or by nothing at the end.
+constexpr index_t groups_room(index_t m_count, index_t k_count) { return m_count * k_count + lanes; }
+
+inline void pack_groups(index_t m_count, index_t k_count, Matrix<float> a, float* to) {
+    in_equal_groups(m_count, [&](index_t m, index_t height) INLINE {
+        float* const own = to + m * k_count;
+        index_t k = 0;
+        if (a.column != 1)
+            for (; k < k_count; ++k) store(own + k * height, load(a.at(m, k).data, 1, height));
+        for (; k + lanes <= k_count; k += lanes)
+            transposed(
+                lanes, lanes, [&](index_t v) INLINE { return load(a.at(m + least(v, height - 1), k).data); },
+                [&](index_t v, Vec values) INLINE { store(own + (k + v) * height, values); });
+        for (; k < k_count; ++k)
+            for (index_t v = 0; v < height; ++v) own[k * height + v] = *a.at(m + v, k).data;
+    });
+}
+
+// All groups meet a panel.
+inline void group_panel(index_t m_count, index_t k_count, const float* groups, const float* panel, index_t columns,
+                        float* c, index_t c_row) {
+    in_equal_groups(m_count, [&](index_t m, index_t height) INLINE {
+        const Matrix<float> own{groups + m * k_count, height, 1};
+        panel_rows<panel_vectors, true>(height, k_count, own, own, panel, columns, c + m * c_row, c_row);
+    });
 }
 
 // All rows are multiplied with one packed panel of B, whose rows have WIDTH elements even where it has fewer columns.

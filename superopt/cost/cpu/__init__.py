@@ -20,5 +20,5 @@ def default_us(mugraph: MuGraph, number: int, device: Device) -> float:
     if not isinstance(mugraph.kernels[number], Block):
         return library_us(mugraph, number, device)
     program = lower_kernel(mugraph, number)
-    config = default_config(program, mugraph.graph.sizes, cores=device.cores)
+    config = default_config(program, mugraph.graph.sizes, cores=device.cores, vectors=device.capability)
     return kernel_time(program, config, device).us

@@ -28,6 +28,7 @@ _REACHED = (
     1.25  # the time of a block of registers, with its loop and cache misses, over that of its products alone
 )
 _REACHED_IN_PANELS = 1.1  # likewise of blocks of four vectors, with 32 registers
+_GROUPED, _GROUPED_COLUMNS = 96, 64  # rows that are copied in groups, for more columns
 _IN_TURNS = 96  # numbers of a sum after which another panel has its turn
 _BROADCAST = 0.5  # the time to read a number from the first cache into all lanes
 
@@ -66,7 +67,10 @@ def contraction_time(shape: Shape, core: Core) -> float:
         return time + _dots(shape, core)
     if shape.columns_before is not None and shape.m > FEW:
         return time + _staying(shape, shape.columns_before, core)
-    if _is_turned(shape):
+    if core.registers < 32 and core.lanes == 8 and shape.m >= _GROUPED:
+        if shape.n > _GROUPED_COLUMNS:
+            return time + _grouped(shape, core)
+    elif _is_turned(shape):
         return time + _turned(shape, core)
     if not shape.b_along_n or shape.m > FEW:
         return time + _packed(shape, core)
@@ -209,6 +213,18 @@ def _packed(shape: Shape, core: Core) -> float:
     if not shape.a_along_k:
         time += shape.m * shape.k / core.lanes * (LOAD + STORE) * _TURN_LANES
     return time + _panel(shape.m, shape.n, shape.k, core)
+
+
+def _grouped(shape: Shape, core: Core) -> float:
+    """Many rows, and few registers: B is packed, and the rows are copied in groups."""
+    each = LOAD + STORE + (CONVERT if shape.b_half else 0)
+    if not shape.b_along_n:
+        each = each * _TURN_LANES if shape.b_along_k else each + GATHER * core.cycle
+    time = shape.n * shape.k / core.lanes * each
+    time += shape.m * shape.k / core.lanes * (LOAD + STORE) * (_TURN_LANES if shape.a_along_k else 1)
+    vectors = ceil(shape.n / core.lanes)
+    products = vectors / 2 * _rows(shape.m, 6, 2, core, reached=_REACHED_IN_PANELS)
+    return time + shape.k * products + ceil(shape.k / _DEEP) * shape.m * vectors * (LOAD + STORE)
 
 
 def _turned(shape: Shape, core: Core) -> float:

@@ -10,6 +10,7 @@ from superopt.backend.joint.turns.stages import Multiply
 from superopt.codegen.cpp import default_config, lower_kernel
 from superopt.codegen.cpp.calls import chained
 from superopt.codegen.cpp.launch import CppKernel
+from superopt.codegen.processor import vectors
 from superopt.ir import fuse, parse_graph
 
 __all__ = ["Matrices", "OwnProduct"]
@@ -126,7 +127,9 @@ class OwnProduct:
         )
         graph = parse_graph(_TEXT.format(m=m, n=n, k=k, a=a, b=b, c=c))
         program = lower_kernel(fuse(graph), 0)
-        self.kernel = CppKernel(program, default_config(program, graph.sizes, cores=torch.get_num_threads()))
+        self.kernel = CppKernel(
+            program, default_config(program, graph.sizes, cores=torch.get_num_threads(), vectors=vectors())
+        )
 
     def multiply(self, matrices: Matrices) -> bool:
         """Compute a product and return True, or False where matrices lie otherwise."""
