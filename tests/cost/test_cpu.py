@@ -9,7 +9,7 @@ from superopt.cost import DEVICES, Device, estimate
 from superopt.cost.cpu import KernelTime, kernel_time
 from superopt.cost.cpu.contraction import Shape, contraction_time, filtered_time, gathered_time
 from superopt.cost.cpu.layout import Layout
-from superopt.cost.cpu.rates import PIECES, REST, SUM_LANES, core_of, operation
+from superopt.cost.cpu.rates import PIECES, REST, SUM_LANES, Core, core_of, operation
 from superopt.cost.cpu.traffic import Loop, Touch, distinct, missed
 from superopt.ir import MuGraph, fuse, is_matmul, parse_graph, parse_mugraph
 
@@ -59,22 +59,25 @@ def test_what_two_loops_of_a_turn_touch_is_fetched_twice_where_a_turn_does_not_f
 # -- products of matrices
 
 CORE = core_of(ALONE)
+NARROW = core_of(replace(ALONE, capability="avx2"))
 ROWS = {"a_along_k": True, "b_along_k": False, "b_along_n": True}
 COLUMNS = {"a_along_k": True, "b_along_k": True, "b_along_n": False}
 
 
 @pytest.mark.parametrize("lie", [ROWS, COLUMNS, {**ROWS, "a_along_k": False}, {**ROWS, "b_half": True}])
 @pytest.mark.parametrize("m", [1, 2, 7, 16, 17, 200])
-def test_more_to_multiply_takes_longer(lie: dict[str, bool], m: int) -> None:
-    times = [contraction_time(Shape(m, n, k, **lie), CORE) for n, k in ((64, 64), (64, 256), (256, 256))]
+@pytest.mark.parametrize("core", [CORE, NARROW], ids=["wide", "narrow"])
+def test_more_to_multiply_takes_longer(core: Core, lie: dict[str, bool], m: int) -> None:
+    times = [contraction_time(Shape(m, n, k, **lie), core) for n, k in ((64, 64), (64, 256), (256, 256))]
     assert times == sorted(times)
     assert times[0] < times[-1]
 
 
 @pytest.mark.parametrize("lie", [ROWS, COLUMNS])
-def test_more_rows_use_what_is_read_of_the_other_operand(lie: dict[str, bool]) -> None:
-    each = [contraction_time(Shape(m, 512, 512, **lie), CORE) / m for m in (1, 4, 12, 96)]
-    peak = 512 * 512 / CORE.lanes  # multiply-adds of vectors for a row
+@pytest.mark.parametrize("core", [CORE, NARROW], ids=["wide", "narrow"])
+def test_more_rows_use_what_is_read_of_the_other_operand(core: Core, lie: dict[str, bool]) -> None:
+    each = [contraction_time(Shape(m, 512, 512, **lie), core) / m for m in (1, 4, 12, 96)]
+    peak = 512 * 512 / core.lanes  # multiply-adds of vectors for a row
     assert peak < each[-1] < 1.5 * peak
     assert each[1] < each[0]
 

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from superopt.codegen.cpp import CppMuGraph, default_config, emit, is_lined, lower_kernel
+from superopt.codegen.cpp import CppMuGraph, configs, default_config, emit, is_lined, lower_kernel
 from superopt.codegen.cpp.plan import make_plan
 from superopt.ir import MuGraph, fuse, parse_graph, parse_mugraph
 from superopt.trace import run_graph
@@ -85,6 +85,22 @@ def test_every_core_has_a_program(cores: int) -> None:
     for axis in program.grid:
         programs *= -(-sizes[axis] // config.tile(axis))
     assert programs >= cores
+
+
+@pytest.mark.parametrize("rows", [64, 128, 512, 1200])
+def test_many_rows_lie_in_one_tile_where_registers_are_few(rows: int) -> None:
+    text = f"graph g\naxes m={rows} n=1024 k=2048\nin x: f32[m, k]\nin w: f32[n, k]\nt2 = contract[k](x, w)\n"
+    program = lower_kernel(fuse(parse_graph(f"{text}out y: f32[m, n] = t2\n")), 0)
+    sizes = program.graph.sizes
+    few, many = (default_config(program, sizes, vectors=one) for one in ("avx2", "avx512"))
+    if rows < 96:
+        assert few == many
+    else:
+        assert dict(few.tiles) == {"m": {1200: 400}.get(rows, rows), "n": 512, "k": 512}
+        assert many.tile("m") == 64
+    listed = list(configs(program, sizes, vectors="avx2"))
+    assert listed[0] == few
+    assert len(set(listed)) == len(listed) > 10
 
 
 @pytest.mark.parametrize(("strides", "lined"), [("", True), (" strides(1, 24)", False)])
