@@ -76,10 +76,15 @@ def cases(shapes: Sequence[tuple[int, int, int]] = SHAPES, *, pairs: bool = Fals
                     yield replace(case, spread=True)
 
 
-def library(flags: Sequence[str] = (), *, pairs_only: bool = False, pairs: bool = True) -> ctypes.CDLL:
-    """Return the contraction for each pair of formats, or only those in bf16, or all but those."""
+def library(
+    flags: Sequence[str] = (),
+    *,
+    formats: Sequence[tuple[str, str]] = FORMATS,
+    pairs: Sequence[tuple[str, str]] = PAIRS,
+) -> ctypes.CDLL:
+    """Return `contract` and `contract_pairs` for some formats each."""
     lines = ['#include "runtime.hpp"', "using namespace superopt;"]
-    for a, b in () if pairs_only else FORMATS:
+    for a, b in formats:
         given = f"Matrix<{a}>{{a, n[3], n[4]}}, Matrix<{b}>{{b, n[5], n[6]}}, c, n[7]"
         lines.append(
             f'extern "C" void {a}_{b}(const index_t* n, const {a}* a, const {b}* b, float* c, index_t packed)'
@@ -89,7 +94,7 @@ def library(flags: Sequence[str] = (), *, pairs_only: bool = False, pairs: bool 
             f" contract(n[0], n[1], n[2], {given}, packed ? &panels : nullptr);"
             f" if (packed) contract(n[0], n[1], n[2], {given}, &panels); }}"
         )
-    for a, b in PAIRS if pairs else ():
+    for a, b in pairs:
         lines.append(
             f'extern "C" void pairs_{a}_{b}(const index_t* n, const {a}* a, const {b}* b, float* c, index_t)'
             f" {{ contract_pairs(n[0], n[1], n[2], Matrix<{a}>{{a, n[3], n[4]}},"

@@ -2,6 +2,8 @@
 
 import ctypes
 import itertools
+import platform
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +17,7 @@ FLAGS = {"native": (), "256 bits": ("-mno-avx512f",), "128 bits": ("-mno-avx",)}
 
 @cache
 def loaded(vectors: str) -> ctypes.CDLL:
-    return library(FLAGS[vectors], pairs=False)
+    return library(FLAGS[vectors], pairs=())
 
 
 # To compile one takes long.
@@ -27,6 +29,16 @@ ALL = [one if one == "native" else pytest.param(one, marks=pytest.mark.slow) for
 def test_contraction(shape: tuple[int, int, int], vectors: str) -> None:
     for case in cases([shape]):
         assert error(loaded(vectors), case) < 2 * shape[2] ** 0.5 + 8, case
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
+def test_rows_in_groups() -> None:
+    """As processors without AVX-512 multiply many rows, also tested where there is one with it."""
+    few_registers = library(FLAGS["256 bits"], formats=FORMATS[:1], pairs=())
+    for shape in ((96, 65, 40), (97, 130, 517), (128, 80, 1100), (1031, 70, 20)):
+        for case in cases([shape]):
+            floats = replace(case, formats=FORMATS[0])
+            assert error(few_registers, floats) < 2 * shape[2] ** 0.5 + 8, floats
 
 
 @pytest.mark.parametrize("vectors", ALL)

@@ -32,7 +32,7 @@ FLAGS = {
 
 @cache
 def loaded(vectors: str) -> ctypes.CDLL:
-    return library(FLAGS[vectors], pairs_only=True)
+    return library(FLAGS[vectors], formats=())
 
 
 SLOW = (
