@@ -282,8 +282,11 @@ def _for_groups(
         return found
     columns, summed = program.grid[-1], {axis: min(sizes[axis], _GROUPED_SUM) for axis in program.looped}
     for tall, wide in _GROUPED_TILES:
-        tiles = {row: _equal_tiles(sizes[row], tall), columns: _whole_tiles(sizes[columns], wide, cores)}
-        found.append(replace(config, tiles=tuple((dict(config.tiles) | summed | tiles).items())))
+        lengths = {row: _equal_tiles(sizes[row], tall), columns: _whole_tiles(sizes[columns], wide, cores)}
+        tiles = dict(config.tiles) | summed | lengths
+        programs = _programs({axis: tiles[axis] for axis in program.grid}, sizes)
+        if tiles[columns] > _PANEL and (programs % cores == 0 or programs >= _SHARED * cores):
+            found.append(replace(config, tiles=tuple(tiles.items())))
     return found
 
 

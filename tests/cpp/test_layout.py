@@ -98,6 +98,10 @@ def test_many_rows_lie_in_one_tile_where_registers_are_few(rows: int) -> None:
     else:
         assert dict(few.tiles) == {"m": {1200: 400}.get(rows, rows), "n": 512, "k": 512}
         assert many.tile("m") == 64
+    for cores in (1, 3, 8, 16, 64):  # none of them waits for the others
+        tiles = default_config(program, sizes, cores=cores, vectors="avx2")
+        programs = -(-rows // tiles.tile("m")) * -(-1024 // tiles.tile("n"))
+        assert programs % cores == 0 or programs >= min(4 * cores, rows * 1024 // 64**2)
     listed = list(configs(program, sizes, vectors="avx2"))
     assert listed[0] == few
     assert len(set(listed)) == len(listed) > 10
