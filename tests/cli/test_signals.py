@@ -51,6 +51,8 @@ COMMANDS = {
     "backend": ["backend.py"],
 }
 LONGEST_S = {"search": 4.0, "optimize": 25.0, "backend": 15.0}
+# A signal that comes just before a wait begins in C is seen only when it ends: one of 60 s would hang.
+WAIT = "[time.sleep(0.05) for _ in range(1200)]"
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
@@ -200,7 +202,7 @@ def test_ctrl_c_while_the_command_line_is_imported(place: Place) -> None:
         "usual = builtins.__import__\n"
         "def slow(name, *more):\n"
         "    if name == 'superopt.cli':\n"
-        "        exec('print(1, flush=True); time.sleep(60)')\n"
+        f"        exec('print(1, flush=True); {WAIT}')\n"
         "    return usual(name, *more)\n"
         "builtins.__import__ = slow\n"
         "from superopt.__main__ import main\n"
@@ -216,7 +218,7 @@ def test_ctrl_c_while_the_command_line_is_imported(place: Place) -> None:
 
 def _amid_an_import(place: Place, before: str = "") -> "subprocess.Popen[str]":
     """Return a process with a scratch folder that did something before, and now imports a module."""
-    (place.folder / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    (place.folder / "slow.py").write_text(f"import time\nprint('importing', flush=True)\n{WAIT}\n")
     (place.folder / "own.py").write_text(
         "from superopt.cli.scratch import own_scratch\n"
         "from superopt.frontier.interrupts import ending_signals\n"
