@@ -12,10 +12,13 @@ from superopt.codegen.lowering import lower_for_cpp, unloop_short_axes
 from superopt.codegen.statements import Compute, KernelProgram, Move
 from superopt.ir import value_axes
 
-__all__ = ["FEW", "CppConfig", "configs", "default_config"]
+__all__ = ["FEW", "GROUPED", "CppConfig", "configs", "default_config"]
 
 FEW = 16
 """Positions up to which an axis whose programs share what they read is one tile; `few` in the runtime."""
+
+GROUPED = 96
+"""Rows from which on they are copied in groups where registers are few; `worth_groups` in the runtime."""
 
 _ROW = 512  # positions of an axis that lies contiguous in memory
 _LANES = 16  # lanes of the widest vectors
@@ -37,7 +40,6 @@ _PASSED = 256  # rows for which it is worth while to pack the columns once
 _STAYING = 4 * 32768  # numbers of columns that are packed once for all rows
 _MANY = 256  # rows from which on columns are copied for all of them; `pair_many` in the runtime
 _TALL_ROWS, _TALL_COLUMNS = 512, 128  # rows of a tile whose columns are copied, and the columns then
-_GROUPED = 96  # rows that are copied in groups where registers are few; `worth_groups` in the runtime
 _GROUPED_TILES = ((512, 512), (256, 512), (256, 256), (128, 256))  # rows and columns of a tile, at most
 _GROUPED_SUM, _GROUPED_COLUMNS = 512, 256  # of such a tile at most, and of the matrix at least
 _APART = 4096  # columns in bf16 whose rows, if they have a multiple of it, compete for lines of the cache
@@ -278,7 +280,7 @@ def _for_groups(
 ) -> list[CppConfig]:
     """Return configurations for many rows, which are copied in groups: the largest tiles come first."""
     row, found = _row_of_matrices(program, sizes), list[CppConfig]()
-    if row is None or sizes[row] < _GROUPED or sizes[program.grid[-1]] < _GROUPED_COLUMNS:
+    if row is None or sizes[row] < GROUPED or sizes[program.grid[-1]] < _GROUPED_COLUMNS:
         return found
     columns, summed = program.grid[-1], {axis: min(sizes[axis], _GROUPED_SUM) for axis in program.looped}
     for tall, wide in _GROUPED_TILES:

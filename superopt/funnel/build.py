@@ -42,7 +42,7 @@ def build(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
 def _beside(state: State) -> Iterator[None]:
     """Begin, the first time, what is done beside our compilers; it is done when the block ends.
 
-    After Ctrl-C nothing of it is begun: it would keep the user waiting for what nobody asks for any more.
+    After Ctrl-C it is not begun: the command would wait for PyTorch's compilers, though no race follows.
     """
     work, state.meanwhile = state.meanwhile, None
     if work is None or state.interrupted:

@@ -83,7 +83,7 @@ inline void contract_packed(index_t m_count, index_t n_count, index_t k_count, M
 // Whether many rows are copied in groups: with few registers, reading rows that lie apart takes longer than that.
 constexpr bool in_groups = registers == 16 && lanes > met_rows;
 constexpr index_t group_rows = 1024, group_sum = 512, group_columns = 128;  // of what is copied at a time
-constexpr index_t worth_groups = in_groups ? 96 : index_t(1) << 60;  // rows that are
+constexpr index_t worth_groups = in_groups ? 96 : index_t(1) << 60;  // so many rows are copied
 
 // Many rows, where registers are few: blocks of B are packed that stay in the second cache, and the rows are copied in
 // groups, which are read along memory.

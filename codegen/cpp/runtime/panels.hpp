@@ -141,7 +141,7 @@ template <bool TURNED, int ROWS, int VECTORS>
 inline void panel_block(index_t k_count, const float* a, index_t a_row, Matrix<float> next, const float* panel,
                         index_t count, float* c, index_t c_row) {
     constexpr index_t line = 64 / sizeof(float), later = 6;  // rows of the panel
-    if constexpr (registers == 16)  // what is added to at the end is there by then
+    if constexpr (registers == 16)  // the sums are added to these numbers at the end
         for (int m = 0; m < ROWS; ++m)
             for (int v = 0; v < 2; ++v) __builtin_prefetch(c + m * c_row + v * (VECTORS * lanes - 1), 1);
     Vec sums[ROWS][VECTORS] = {};

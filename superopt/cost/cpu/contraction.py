@@ -1,6 +1,6 @@
 """Contraction: the time of C[m, n] += A[m, k] B[k, n] by the runtime's micro-kernels, operands in a cache.
 
-The runtime chooses among seven ways by the sizes and by how the operands lie (`contract_floats` in
+The runtime chooses among eight ways by the sizes and by how the operands lie (`contract_floats` in
 codegen/cpp/runtime/contraction.hpp); this module chooses alike, and knows what each of them takes.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from superopt.codegen.cpp.config import FEW
+from superopt.codegen.cpp.config import FEW, GROUPED
 from superopt.cost.cpu.rates import ALTERNATE, CALLED, CONVERT, GATHER, LOAD, REST, STORE, Core
 
 __all__ = ["Shape", "contraction_time", "filtered_time", "gathered_time"]
@@ -28,7 +28,7 @@ _REACHED = (
     1.25  # the time of a block of registers, with its loop and cache misses, over that of its products alone
 )
 _REACHED_IN_PANELS = 1.1  # likewise of blocks of four vectors, with 32 registers
-_GROUPED, _GROUPED_COLUMNS = 96, 64  # rows that are copied in groups, for more columns
+_PANEL_COLUMNS = 64  # columns of B for which rows are not copied in groups
 _IN_TURNS = 96  # numbers of a sum after which another panel has its turn
 _BROADCAST = 0.5  # the time to read a number from the first cache into all lanes
 
@@ -67,8 +67,8 @@ def contraction_time(shape: Shape, core: Core) -> float:
         return time + _dots(shape, core)
     if shape.columns_before is not None and shape.m > FEW:
         return time + _staying(shape, shape.columns_before, core)
-    if core.registers < 32 and core.lanes == 8 and shape.m >= _GROUPED:
-        if shape.n > _GROUPED_COLUMNS:
+    if core.registers < 32 and core.lanes == 8 and shape.m >= GROUPED:
+        if shape.n > _PANEL_COLUMNS:
             return time + _grouped(shape, core)
     elif _is_turned(shape):
         return time + _turned(shape, core)
@@ -203,13 +203,17 @@ def _copied(numbers: float, core: Core) -> float:
     return numbers / core.lanes * (LOAD + STORE + CONVERT)
 
 
-def _packed(shape: Shape, core: Core) -> float:
-    """Many rows: B is packed, and all rows are multiplied with it."""
-    vectors = shape.n * shape.k / core.lanes
+def _packed_columns(shape: Shape, core: Core) -> float:
+    """Return the time in which B is packed."""
     each = LOAD + STORE + (CONVERT if shape.b_half else 0)
     if not shape.b_along_n:
         each = each * _TURN_LANES if shape.b_along_k else each + GATHER * core.cycle
-    time = vectors * each
+    return shape.n * shape.k / core.lanes * each
+
+
+def _packed(shape: Shape, core: Core) -> float:
+    """Many rows: B is packed, and all rows are multiplied with it."""
+    time = _packed_columns(shape, core)
     if not shape.a_along_k:
         time += shape.m * shape.k / core.lanes * (LOAD + STORE) * _TURN_LANES
     return time + _panel(shape.m, shape.n, shape.k, core)
@@ -217,10 +221,7 @@ def _packed(shape: Shape, core: Core) -> float:
 
 def _grouped(shape: Shape, core: Core) -> float:
     """Many rows, and few registers: B is packed, and the rows are copied in groups."""
-    each = LOAD + STORE + (CONVERT if shape.b_half else 0)
-    if not shape.b_along_n:
-        each = each * _TURN_LANES if shape.b_along_k else each + GATHER * core.cycle
-    time = shape.n * shape.k / core.lanes * each
+    time = _packed_columns(shape, core)
     time += shape.m * shape.k / core.lanes * (LOAD + STORE) * (_TURN_LANES if shape.a_along_k else 1)
     vectors = ceil(shape.n / core.lanes)
     products = vectors / 2 * _rows(shape.m, 6, 2, core, reached=_REACHED_IN_PANELS)
@@ -240,10 +241,7 @@ def _turned(shape: Shape, core: Core) -> float:
 
 def _staying(shape: Shape, before: float, core: Core) -> float:
     """Rows meet columns that are packed once; rows that do not lie along the sum are copied."""
-    each = LOAD + STORE + (CONVERT if shape.b_half else 0)
-    if not shape.b_along_n:
-        each = each * _TURN_LANES if shape.b_along_k else each + GATHER * core.cycle
-    time = (1 - before) * shape.n * shape.k / core.lanes * each
+    time = (1 - before) * _packed_columns(shape, core)
     if not shape.a_along_k:
         time += shape.m * shape.k / core.lanes * (LOAD + STORE) * _TURN_LANES
     return time + _panels(shape.m, ceil(shape.n / core.lanes), shape.k, core, turns=False)

@@ -33,7 +33,7 @@ def test_contraction(shape: tuple[int, int, int], vectors: str) -> None:
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
 def test_rows_in_groups() -> None:
-    """As processors without AVX-512 multiply many rows, also tested where there is one with it."""
+    """Many rows as processors with AVX2 multiply them; on one with AVX-512, other quick tests do not."""
     few_registers = library(FLAGS["256 bits"], formats=FORMATS[:1], pairs=())
     for shape in ((96, 65, 40), (97, 130, 517), (128, 80, 1100), (1031, 70, 20)):
         for case in cases([shape]):

@@ -35,12 +35,8 @@ def loaded(vectors: str) -> ctypes.CDLL:
     return library(FLAGS[vectors], formats=())
 
 
-SLOW = (
-    "no instructions",
-    "emulated",
-    "emulated, 256 bits",
-    "emulated, with squares",
-)  # to compile a runtime takes long
+# To compile a runtime takes long.
+SLOW = ("no instructions", "emulated", "emulated, 256 bits", "emulated, with squares")
 ALL = [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in FLAGS]
 
 
