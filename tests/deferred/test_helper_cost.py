@@ -25,8 +25,8 @@ _LONG_S, _SHORT_S = 0.02, 0.004
 
 
 @contextmanager
-def started(code: str) -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-c", code])
+def started(*command: str) -> Iterator[int]:
+    process = subprocess.Popen(command)
     try:
         yield process.pid
     finally:
@@ -96,7 +96,7 @@ def test_no_other_thread_goes_on_during_a_rest() -> None:
 
 
 def test_calls_beside_a_process_are_told_from_calls_alone() -> None:
-    with started(_PARENT) as process:
+    with started(sys.executable, "-c", _PARENT) as process:
         until(lambda: bool(descendants(process)))
         [child] = descendants(process)
 
@@ -112,7 +112,7 @@ def test_calls_beside_a_process_are_told_from_calls_alone() -> None:
 
 
 def test_calls_that_nothing_disturbs_take_as_long_alone() -> None:
-    with started("import time; time.sleep(600)") as process:
+    with started("sleep", "600") as process:  # an interpreter would still be starting
         found = cost_of(lambda: time.sleep(_LONG_S), process, 1.0, 0.1)
     assert 0.5 < found["ratio"] < 2.0
     assert found["busy"] < 0.1
@@ -121,7 +121,7 @@ def test_calls_that_nothing_disturbs_take_as_long_alone() -> None:
 def test_processor_time_of_children_that_ended_counts() -> None:
     burn = "import time; [None for _ in iter(lambda: time.process_time() < 0.3, False)]"
     code = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {burn!r}]); time.sleep(600)"
-    with started(code) as process:
+    with started(sys.executable, "-c", code) as process:
         until(lambda: processor_s(process) >= 0.3 and not descendants(process))
         assert processor_s(process) >= 0.3
 
