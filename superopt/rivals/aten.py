@@ -28,6 +28,7 @@ __all__ = [
     "tensor_bytes",
     "tensors_in",
     "value_of",
+    "window_flops",
 ]
 
 _NAMES = """
@@ -104,6 +105,15 @@ def is_dense(node: fx.Node) -> bool:
     taps = _product(weight.shape[2:])
     products = taps * (weight.shape[0] // node.args[8] if node.args[6] else weight.shape[1])
     return taps > 1 and products > _FEW_PRODUCTS
+
+
+def window_flops(node: fx.Node) -> int:
+    """Return the operations of a convolution at the sizes that were seen; else 0."""
+    if operator_name(node) != "convolution":
+        return 0
+    image, weight = (value_of(one) for one in node.args[:2])  # type: ignore[arg-type]
+    transposed = node.args[6]
+    return 2 * _product((image if transposed else value_of(node)).shape) * _product(weight.shape[1:])
 
 
 def is_matmul(node: fx.Node) -> bool:

@@ -20,7 +20,9 @@ from torch import Tensor, fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.joint.choice import (
+from superopt.backend.joint.joint_pass import JOINT, JointPass, Turned, turns_in_pass
+from superopt.backend.joint.limits import limits
+from superopt.backend.joint.memory.choice import (
     MORE_TIME,
     Choice,
     Joint,
@@ -30,9 +32,7 @@ from superopt.backend.joint.choice import (
     holding_no_more,
     unchanged,
 )
-from superopt.backend.joint.joint_pass import JOINT, JointPass, Turned, turns_in_pass
-from superopt.backend.joint.kept import keep_readers_of_changed, tags, untag
-from superopt.backend.joint.limits import limits
+from superopt.backend.joint.memory.kept import keep_readers_of_changed, tags, untag
 from superopt.backend.joint.scaled import scale_in_place
 from superopt.backend.joint.step import Split, Step, copied, inputs_of, race, split
 from superopt.backend.joint.turns.choice import Turns
@@ -48,7 +48,7 @@ __all__ = ["Partitioner"]
 
 log = logging.getLogger("superopt")
 
-_FORM = 5  # of what is kept of a decision
+_FORM = 6  # of what is kept of a decision
 _ALL = 0.9  # of the operations of a step; a part with so many was timed as the step is
 _MOST_BYTES = 4 << 30  # of inputs, above which no others are drawn beside the model
 _MOST_RACED = 2  # choices for a number of bytes
@@ -172,12 +172,12 @@ class Partitioner(CustomPartitionerFn):
             joint = base
         if not names:
             return _Outcome(Choice(joint, joint.theirs, turns) if turns is not None else None, why, settled)
-        kept = joint.choices.of({node for node in joint.choices.passes.early if node.name in names})
+        kept = joint.choices.named(names)
         return _Outcome(Choice(joint, kept, turns), why, settled)
 
     def _decided(self, joint: Joint, base: Joint, turned: Turned | None, target: Target) -> _Outcome:
         """Return what is kept, and in which turns a part is computed."""
-        memory, without = self.ledger.options.memory, unchanged(base, turned)
+        memory, without = self.ledger.options.memory, unchanged(base)
         if isinstance(memory, int):
             if without.bytes <= memory:
                 return _Outcome(None, "")
@@ -249,9 +249,8 @@ class Partitioner(CustomPartitionerFn):
                     decisions[at] = replace(one, taken=False, why=outcome.why)
         if choice is None or choice.tagged is None:
             return
-        kept, held = choice.tagged, f"{choice.bytes / 2**20:.1f} MB are held"
-        beside = f", {choice.turns.bytes / 2**20:.1f} of them by turns," if choice.turns is not None else ""
-        told = f"{held}{beside} in place of {base.theirs.bytes / 2**20:.1f}"
+        kept, theirs = choice.tagged, unchanged(base).bytes
+        told = f"a step holds about {choice.bytes / 2**20:.1f} MB in place of {theirs / 2**20:.1f}"
         self.ledger.note(
             Decision(
                 listed(kept.again), "", True, f"{told}; {outcome.why}", flops=sum(map(flops_of, kept.again))

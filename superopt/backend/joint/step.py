@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from superopt.backend.joint.peak import peak_bytes
+from superopt.backend.joint.memory.peak import peak_bytes
 from superopt.rivals.aten import value_of
 from superopt.rivals.inductor import compiled_by_inductor
 from superopt.targets import Target

@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from superopt.backend.joint import choice
-from superopt.backend.joint.choice import Choice
 from superopt.backend.joint.limits import changed
-from superopt.backend.joint.liveness import expected_peak
+from superopt.backend.joint.memory import choice
+from superopt.backend.joint.memory.choice import Choice
+from superopt.backend.joint.memory.kept import Choices, Kept, Passes
+from superopt.backend.joint.memory.liveness import Liveness
+from superopt.backend.joint.memory.parts import handed_on
+from superopt.targets import pick_target
 
-from .test_kept import Seen, attention
+from .test_kept import Seen, attention, layers
 
 KIB = 1 << 10
 SQUARE = 4 * 64 * 64  # bytes
@@ -27,59 +30,119 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         yield
 
 
-def traced(program: Callable[..., Any], *names: str) -> fx.GraphModule:
-    """Return the graph of a program over squares, whose inputs have these names."""
-    module = make_fx(program, tracing_mode="fake")(*(torch.empty(64, 64) for _ in names))
-    for node, name in zip(module.graph.find_nodes(op="placeholder"), names, strict=True):
-        node.name = name
-    return module
-
-
-def held(forward: fx.GraphModule, backward: fx.GraphModule, turns_bytes: int = 0) -> float:
-    """Return the squares that a step with one result is expected to hold."""
-    return expected_peak((forward, backward), 1, turns_bytes) // SQUARE
-
-
-def nothing(x: Tensor) -> tuple[Tensor]:
-    return (x.sum(),)
+def held(step: Callable[..., Any], *kept: str) -> float:
+    """Return the squares that a step of two squares, an input and a gradient, is expected to hold."""
+    module = make_fx(step, tracing_mode="fake")(*(torch.empty(64, 64) for _ in range(2)))
+    for node, name in zip(
+        module.graph.find_nodes(op="placeholder"), ("primals_1", "tangents_1"), strict=True
+    ):
+        node.name = node.target = name
+    choices = Choices(Passes(module.graph, 1), pick_target("cpu").cost_device())
+    found = choices.named(kept)
+    assert len(found.kept) == len(kept)
+    return Liveness(choices.passes).held(found.kept, choices.remade(found.kept)).whole.bytes // SQUARE
 
 
 def test_what_is_read_no_more_is_dropped() -> None:
-    chain = traced(lambda x: ((((x @ x) @ x) @ x).sum(),), "x")
-    assert held(chain, traced(nothing, "y")) == 2
+    assert held(lambda x, by: ((((x @ x) @ x) @ x).sum(), by.sum())) == 2
 
 
 def test_what_is_computed_where_it_is_read_takes_no_memory() -> None:
-    fused = traced(lambda x: (((x @ x).exp() + 1).square().sum(),), "x")
-    assert held(fused, traced(nothing, "y")) == 1
-    read_by_library = traced(lambda x: ((x.exp() @ x).sum(),), "x")
-    assert held(read_by_library, traced(nothing, "y")) == 2
+    assert held(lambda x, by: ((x @ x).exp().add(1).square().sum(), by.sum())) == 1
+    assert held(lambda x, by: ((x.exp() @ x).sum(), by.sum())) == 2  # read by a library
+    assert held(lambda x, by: ((x @ x).exp().gather(1, torch.arange(64)[:, None]).sum(), by.sum())) == 1
 
 
 def test_a_result_takes_the_place_of_what_is_read_for_the_last_time() -> None:
-    over = traced(lambda x: (((x @ x).exp() @ x).sum(),), "x")
-    assert held(over, traced(nothing, "y")) == 2
-    beside = traced(lambda x: ((a := x @ x).exp() @ x + a,), "x")
-    assert held(beside, traced(nothing, "y")) == 3
+    assert held(lambda x, by: (((x @ x).exp() @ x).sum(), by.sum())) == 2
+    assert held(lambda x, by: ((a := x @ x).exp() @ x + a, by.sum())) == 3
 
 
 def test_what_the_backward_pass_reads_is_held_until_then() -> None:
-    def forward(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def step(x: Tensor, by: Tensor, last: Callable[..., Any]) -> Any:
         first, second = x @ x, x @ x
-        return (first @ second).sum(), first, second.t()
+        return (first @ second).sum(), *last(first, second, by)
 
-    given = traced(forward, "x")
-    names = [str(one) for one in given.graph.find_nodes(op="output")[0].args[0][1:]]
-    keeps = traced(lambda a, b: (a @ b, b @ a), *names)
-    drops = traced(lambda a, b: ((a @ b) @ (b @ b),), *names)
-    assert held(given, keeps) == 4  # two that are read to the end, and two gradients
-    assert held(given, drops) == 3
-    assert held(given, traced(lambda a, b: (((a @ b) @ a) @ a,), *names)) == 3
+    def gives(last: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x, by: step(x, by, last)
+
+    kept = ("mm", "mm_1")
+    both = gives(lambda a, b, by: (torch.addmm(a, b, by), torch.addmm(b, a, by)))
+    assert held(both, *kept) == 4  # two that are read to the end, and two gradients
+    assert held(gives(lambda a, b, by: (torch.addmm(a, b, by) @ by,)), *kept) == 3
+    assert held(gives(lambda a, b, by: (((a @ by) @ b) @ by,)), *kept) == 3
+    assert held(gives(lambda a, b, by: ((a @ by) @ b.t(),)), "mm", "t") == 3
+
+
+def test_what_is_made_again_lies_there_from_its_first_reader_on() -> None:
+    def step(x: Tensor, by: Tensor) -> Any:
+        first = x @ x
+        second = first @ x
+        return (second @ x).sum(), (by @ second).sum(), (by @ first).sum()
+
+    assert held(step, "mm", "mm_1") == 3
+    assert held(step, "mm_1") == 2  # the first is made when the second has been read
+    assert held(step) == 3  # both are made before what the second is read for
 
 
 def test_views_take_nothing() -> None:
-    views = traced(lambda x: ((x @ x).t()[:32].reshape(-1).sum(),), "x")
-    assert held(views, traced(nothing, "y")) == 1
+    assert held(lambda x, by: ((x @ x).t()[:32].reshape(-1).sum(), by.sum())) == 1
+
+
+def test_results_of_one_operator_are_dropped_one_by_one() -> None:
+    def step(x: Tensor, by: Tensor) -> Any:
+        values, vectors = torch.linalg.eigh(x)
+        return ((vectors @ x) @ x).sum() + values.sum(), by.sum()
+
+    assert held(step) == 2
+
+
+@pytest.mark.parametrize("loss", [layers, attention])
+def test_what_is_left_out_of_the_bytes_that_pass(loss: Callable[..., Tensor]) -> None:
+    """What a step leaves counts in all, and not in what passes."""
+    given = (torch.randn(64, 4), torch.randn(4, 12))
+    seen = Seen(lambda *given: loss(*given).square().sum(), "fast", *given)
+    held = Liveness(seen.choices.passes).held((), seen.choices.remade(()))
+    leaves = 4 * sum(one.numel() for one in given)
+    assert held.passing.bytes < held.whole.bytes <= held.passing.bytes + leaves
+
+
+def test_layers_are_made_again_one_after_another() -> None:
+    """Before: what a layer hands on was made again as well, so that all layers lay in memory at once."""
+    rows, width, count = 512, 8, 12
+    seen = Seen(layers, "fast", torch.randn(rows, width), *(torch.randn(width, 64) for _ in range(count)))
+    choices, liveness = seen.choices, Liveness(seen.choices.passes)
+
+    def passing(one: Kept) -> int:
+        return liveness.held(one.kept, choices.remade(one.kept)).passing.bytes
+
+    inner = 4 * rows * 64
+    fewest = min(choices.several(), key=lambda one: one.bytes)
+    assert passing(fewest) > count * inner
+    assert min(map(passing, choices.several())) < 4 * inner
+
+
+def test_what_is_handed_on() -> None:
+    seen = Seen(layers, "fast", torch.randn(64, 8), *(torch.randn(8, 64) for _ in range(4)))
+    choices = seen.choices
+    order = [node for node in choices.passes.early if node in choices.passes.required]
+    assert handed_on(order, choices.bytes, choices.seconds, 1) == frozenset()
+    found = handed_on(order, choices.bytes, choices.seconds, 4)
+    assert [node.name for node in order if node in found] == ["add", "add_1", "add_2"]
+
+
+def test_what_is_cheap_to_make_of_inputs_is_not_handed_on() -> None:
+    def masked(x: Tensor, *weights: Tensor) -> Tensor:
+        mask = torch.arange(x.shape[0])[:, None] > 3
+        for one in weights:
+            x = x + torch.where(mask, torch.tanh(x @ one) @ one.t(), 0.0)
+        return x.square().sum()
+
+    seen = Seen(masked, "fast", torch.randn(64, 8), *(torch.randn(8, 64) for _ in range(4)))
+    choices = seen.choices
+    order = [node for node in choices.passes.early if node in choices.passes.required]
+    found = handed_on(order, choices.bytes, choices.seconds, 4)
+    assert {str(node.target) for node in found} == {"aten.add.Tensor"}
 
 
 @pytest.mark.parametrize(("ours", "taken"), [(99, True), (100, True), (101, False)])
@@ -87,7 +150,7 @@ def test_without_time_a_choice_is_dropped_that_would_hold_more(
     ours: int, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before: only where a step was compiled both ways was its peak compared."""
-    monkeypatch.setattr(Choice, "expected_peak", lambda one: ours if one.is_ours else 100)
+    monkeypatch.setattr(Choice, "whole_bytes", property(lambda one: ours if one.is_ours else 100))
     monkeypatch.setattr(choice, "MORE_TIME", 10.0)
     for memory in ("balanced", SQUARE // 2):
         seen = Seen(attention, memory, torch.randn(64, 4), torch.randn(4, 12))

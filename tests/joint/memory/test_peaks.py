@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, fx
 
 from superopt.backend.decision import Ledger
-from superopt.backend.joint import choice, partition
-from superopt.backend.joint.choice import Joint
+from superopt.backend.joint import partition
 from superopt.backend.joint.limits import changed
-from superopt.backend.joint.peak import peak_bytes
+from superopt.backend.joint.memory import choice
+from superopt.backend.joint.memory.choice import Joint
+from superopt.backend.joint.memory.peak import peak_bytes
 from superopt.backend.joint.scaled import leaves_scaled
 from superopt.backend.joint.step import Step, inputs_of, race
 from superopt.backend.region_plan import REGION

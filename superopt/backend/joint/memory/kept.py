@@ -7,6 +7,10 @@ the whole graph is a minimum cut:
 
 Where the cut lies before a value and its readers lie behind it, the value is kept; what lies wholly behind it
 is made again in the backward pass. A low price of a byte keeps nearly all, a high one what cannot be remade.
+
+What is made again lies in memory again while the backward pass reads it. If nothing is kept in between, as of
+what one layer hands to the next, all layers are made again before the first gradient, and lie there together.
+So the graph is also divided into parts (`parts`): what one hands to the next is never made again.
 """
 
 import operator
@@ -19,18 +23,22 @@ import torch
 from torch import Tensor, fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from superopt.backend.joint.flow import Network
+from superopt.backend.joint.memory.flow import Network
+from superopt.backend.joint.memory.parts import handed_on
 from superopt.backend.joint.piece import is_tangent
 from superopt.backend.joint.scaled import leaves_scaled
 from superopt.cost.device import Device
-from superopt.rivals.aten import VIEWS, flops_of, operator_name, tensors_in, value_of
+from superopt.rivals.aten import VIEWS, flops_of, operator_name, tensors_in, value_of, window_flops
 
 __all__ = ["Choices", "Kept", "Passes", "keep_readers_of_changed", "tags", "untag"]
 
 _FUSED = 0.35  # the time of an operator that is fused with others, over that of writing its result
 _LIBRARY = 0.6  # the share of the peak rate that libraries reach
-_PRICES, _STEP = 48, 1.35  # that are tried, and how much higher each is than the one before
-_SPREAD = 0.5  # more time that what comes first is said to take, so that prices tell equal layers apart
+_RANGE = 1e3  # of prices, over and below that at which all bytes cost as much as all seconds
+_SPREAD = 0.5  # more time that what comes last is said to take, so that prices tell equal layers apart
+_ALIKE = 0.01  # of all bytes, by which choices differ at least
+_MOST_CUTS = 24  # for each division into parts
+_PARTS = (1, 2, 4, 8, 16)
 _ROUNDING = 1e-9  # of the whole
 _SAVE = CheckpointPolicy.MUST_SAVE
 _REMAKE = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
@@ -58,6 +66,18 @@ class Kept:
                     moved.get(node, node).meta["recompute"] = policy
 
 
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What a cut keeps, and what it cost: bytes, and seconds as they are weighted."""
+
+    kept: frozenset[fx.Node]
+    bytes: float
+    seconds: float
+
+    def cost(self, price: float) -> float:
+        return self.seconds + price * self.bytes
+
+
 def untag(graph: fx.Graph, before: Mapping[fx.Node, Any]) -> None:
     """Take back what PyTorch's partitioner was told."""
     for node in graph.nodes:
@@ -79,23 +99,55 @@ def tags(graph: fx.Graph) -> dict[fx.Node, Any]:
 
 
 class Passes:
-    """Which nodes of a joint graph belong to the forward pass, and what the backward pass needs of them."""
+    """Which nodes of a joint graph belong to which pass, and what the backward pass needs of the other."""
 
     def __init__(self, graph: fx.Graph, forward_outputs: int) -> None:
         self.graph = graph
         [output] = graph.find_nodes(op="output")
         leaves = torch.utils._pytree.arg_tree_leaves(*output.args)
         results = [one if isinstance(one, fx.Node) else None for one in leaves]
-        self.late = _after(node for node in graph.nodes if is_tangent(node) or _is_backward(node))
-        self.given = {node for node in graph.nodes if node.op in ("placeholder", "get_attr")}
+        self._place = {node: at for at, node in enumerate(graph.nodes)}
+        self._tangents = [node for node in graph.nodes if is_tangent(node)]
+        # Another graph goes on from what is more than a loss.
+        self.is_part = any(
+            prod(one.shape) > 1 for node in self._tangents for one in tensors_in(value_of(node))
+        )
+        self.late = _after([*self._tangents, *filter(_is_last, graph.nodes)])
         self.early = [node for node in graph.nodes if node.op == "call_function" and node not in self.late]
         wanted = [one for one in results[:forward_outputs] if one is not None]
         self.required = _before(wanted)  # by the forward pass itself
         self.leaving = set(wanted)
+        self.gradients = [one for one in results[forward_outputs:] if one is not None]
         self.needed = {  # by the backward pass
-            *(one for one in results[forward_outputs:] if one is not None and one not in self.late),
+            *(one for one in self.gradients if one not in self.late),
             *(read for node in self.late for read in node.all_input_nodes if read not in self.late),
         }
+
+    def first(self, kept: Collection[fx.Node]) -> list[fx.Node]:
+        """Return what the forward pass computes where it hands on some values, in order."""
+        members = self.required | _before(kept)
+        return [node for node in self.early if node in members]
+
+    def last(self, remade: Collection[fx.Node]) -> list[fx.Node]:
+        """Return what the backward pass computes where it makes some values again, in order.
+
+        PyTorch orders it so: what is made again comes just before its first reader.
+        """
+        members = {*remade, *(node for node in self.late if node.op == "call_function")}
+        place = self._place
+        begun = min((place[user] for node in self._tangents for user in node.users), default=0)
+        ordered = sorted(members, key=place.__getitem__)
+        done, found = set[fx.Node](), list[fx.Node]()
+        for node in (*(one for one in ordered if place[one] >= begun), *ordered):
+            group, left = list[fx.Node](), [node]
+            while left:
+                one = left.pop()
+                if one in members and one not in done:
+                    done.add(one)
+                    group.append(one)
+                    left += one.all_input_nodes
+            found += sorted(group, key=place.__getitem__)
+        return found
 
 
 def readers_of_changed(graph: fx.Graph) -> set[fx.Node]:
@@ -133,32 +185,52 @@ class Choices:
             else 0.0
             for node in passes.early
         }
-        # Of what costs the same for each byte, the last is made again first.
-        self.weights = {
-            node: 1 + _SPREAD * (1 - at / len(self.seconds)) for at, node in enumerate(self.seconds)
-        }
+        # Of what costs the same for each byte, the first is made again first: what follows is read by then.
+        self.weights = {node: 1 + _SPREAD * at / len(self.seconds) for at, node in enumerate(self.seconds)}
         self.total_s = sum(one for one in self.seconds.values() if one < inf)
         self.total_bytes = sum(one for one in self.bytes.values() if one < inf)
+        self._user_remade = frozenset(filter(_is_user_remade, passes.early))
 
-    def best(self) -> list[Kept]:
-        """Return choices of which none is better than another in both bytes and seconds, most bytes first."""
+    def several(self) -> list[Kept]:
+        """Return choices, each the cheapest at some price of a byte, for some division into parts."""
         if self.total_s == 0.0 or self.total_bytes == 0:
             return []
-        found: dict[tuple[int, float], Kept] = {}
-        price = self.total_s / self.total_bytes / _STEP ** (_PRICES // 2)
-        for _ in range(_PRICES):
-            made = self.at(price)
-            if made is not None:
-                found.setdefault((made.bytes, made.seconds), made)
-            price *= _STEP
-        best: list[Kept] = []
-        for one in sorted(found.values(), key=lambda one: (one.seconds, one.bytes)):
-            if not best or one.bytes < best[-1].bytes:
-                best.append(one)
-        return best
+        order = [node for node in self.passes.early if node in self.passes.required]
+        found, divided = dict[frozenset[fx.Node], Kept](), set[frozenset[fx.Node]]()
+        for count in _PARTS:
+            handed = handed_on(order, self.bytes, self.seconds, count) - self._user_remade
+            if handed not in divided:
+                divided.add(handed)
+                found.update((one.kept, one) for one in self._at_all_prices(handed))
+        return list(found.values())
+
+    def _at_all_prices(self, handed: frozenset[fx.Node]) -> list[Kept]:
+        """Return what is cheapest at some price; between two of them lies another one."""
+        middle = self.total_s / self.total_bytes
+        ends = [self._cut(middle / _RANGE, handed), self._cut(middle * _RANGE, handed)]
+        found = [one for one in ends if one is not None]
+        left = [(found[0], found[1])] if len(found) == 2 else []
+        while left and len(found) < _MOST_CUTS:
+            more, fewer = left.pop(0)
+            spared = more.bytes - fewer.bytes
+            if spared < _ALIKE * self.total_bytes:
+                continue
+            price = (fewer.seconds - more.seconds) / spared
+            made = self._cut(price, handed)
+            if made is None or made.cost(price) >= more.cost(price) * (1 - _ROUNDING):
+                continue
+            found.append(made)
+            left += [(more, made), (made, fewer)]
+            left.sort(key=lambda pair: pair[1].bytes - pair[0].bytes)
+        return [self.of(one.kept) for one in found]
 
     def at(self, price: float) -> Kept | None:
         """Return the cheapest choice where a byte costs so many seconds, None where there is none."""
+        made = self._cut(price, frozenset())
+        return None if made is None else self.of(made.kept)
+
+    def _cut(self, price: float, handed: frozenset[fx.Node]) -> "_Cut | None":
+        """Return the cheapest choice that makes none of some values again."""
         nodes = self.passes.early
         place = {
             node: 2 * at + 2 for at, node in enumerate(nodes)
@@ -167,8 +239,10 @@ class Choices:
         start, end = 0, 1
         for node, at in place.items():
             net.add(at, at + 1, self.bytes[node] * price)
-            if _is_user_remade(node):
+            if node in self._user_remade:
                 net.add(at, end)
+            elif node in handed:
+                net.add(start, at)
             elif self.seconds[node]:
                 net.add(start, at, self.seconds[node] * self.weights[node])
             if node in self.passes.needed:
@@ -179,12 +253,21 @@ class Choices:
         first = net.cut(start, end, self.total_s * _ROUNDING)
         if first is None:
             return None
-        kept = {node for node, at in place.items() if at in first and at + 1 not in first}
-        return self.of(kept)
+        kept = frozenset(node for node, at in place.items() if at in first and at + 1 not in first)
+        again = (node for node, at in place.items() if at not in first)
+        return _Cut(
+            kept,
+            sum(self.bytes[node] for node in kept),
+            sum(self.seconds[node] * self.weights[node] for node in again if self.seconds[node] < inf),
+        )
+
+    def named(self, names: Collection[str]) -> Kept:
+        """Return the choice that keeps what has some names."""
+        return self.of({node for node in self.passes.early if node.name in names})
 
     def of(self, kept: Collection[fx.Node]) -> Kept:
         """Return the choice that keeps some nodes."""
-        again = {node for node in self._remade(kept) if node in self.passes.required}
+        again = {node for node in self.remade(kept) if node in self.passes.required}
         held = {_base(node) or node for node in kept} - self.passes.leaving
         return Kept(
             frozenset(kept),
@@ -194,7 +277,7 @@ class Choices:
             sum(self.seconds[node] for node in again),
         )
 
-    def _remade(self, kept: Collection[fx.Node]) -> set[fx.Node]:
+    def remade(self, kept: Collection[fx.Node]) -> set[fx.Node]:
         """Return what the backward pass makes itself, where some values are kept."""
         early, found = set(self.passes.early), set[fx.Node]()
         left = [node for node in self.passes.needed if node in early and node not in kept]
@@ -206,16 +289,12 @@ class Choices:
         return found
 
 
-def _capacity(amount: float) -> dict[str, float]:
-    return {} if amount == inf else {"capacity": amount}
-
-
 def _seconds(node: fx.Node, device: Device) -> float:
     """Return about how long an operator takes in the backward pass."""
     if _is_view(node) or node.target is operator.getitem:
         return 0.0
     written = _size(tensors_in(value_of(node)))
-    flops = flops_of(node)
+    flops = flops_of(node) or window_flops(node)
     if flops:
         dtype = next((one.dtype for one in tensors_in(value_of(node))), torch.float32)
         name = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(dtype, "")
@@ -276,8 +355,11 @@ def _is_user_kept(node: fx.Node) -> bool:
     return node.meta.get("recompute") == _SAVE
 
 
-def _is_backward(node: fx.Node) -> bool:
-    return node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
+def _is_last(node: fx.Node) -> bool:
+    """Whether PyTorch computes a node in the backward pass, though that may need no gradient for it."""
+    tag, target = node.meta.get("partitioner_tag"), node.target
+    writes = isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+    return tag == "must_be_in_backward" or (tag == "is_backward" and writes)
 
 
 def _after(nodes: Iterable[fx.Node]) -> set[fx.Node]:

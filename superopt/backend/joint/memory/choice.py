@@ -1,19 +1,18 @@
 """Choice: what a step keeps between its passes, and in which turns it computes its part."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import fx
 
 from superopt.backend.joint.joint_pass import Turned
-from superopt.backend.joint.kept import Choices, Kept, Passes
 from superopt.backend.joint.limits import limits
-from superopt.backend.joint.liveness import expected_peak
+from superopt.backend.joint.memory.kept import Choices, Kept, Passes
+from superopt.backend.joint.memory.liveness import Held, Liveness, Most
 from superopt.backend.joint.scaled import scale_in_place
 from superopt.backend.joint.step import Split, copied, saved_names, split
 from superopt.backend.joint.turns.choice import Turns
-from superopt.backend.joint.turns.tiling import largest_bytes
 from superopt.targets import Target
 
 __all__ = [
@@ -31,10 +30,9 @@ MORE_TIME = 0.05
 """The time of a step that less memory may take."""
 
 _DOUBT = 2.0  # how often the time that is expected must find room in it, where only a prediction tells
-_SHARE = 0.5  # of the bytes that PyTorch keeps, which "balanced" is to reach
+_SHARE = 0.5  # of the bytes that a step of PyTorch's holds, which "balanced" is to reach
 _HARDLY = 0.005  # of a step, that is hardly more time
-_FEWER = 0.98  # the bytes, over those that PyTorch keeps, above which nothing is changed
-_MOST_SPLIT = 6  # choices for a number of bytes whose step is split, which takes a while
+_FEWER = 0.98  # the bytes, over those of what takes less time, from which on a choice holds less
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +43,41 @@ class Joint:
     told: Mapping[str, Any]
     choices: Choices
     theirs: Kept
+    _liveness: Liveness
+    _held: dict[Kept, Held] = field(default_factory=dict)
+    _fewer: list[Kept] = field(default_factory=list)
 
     @classmethod
     def of(cls, module: fx.GraphModule, told: Mapping[str, Any], target: Target) -> "Joint":
         """Return a joint graph with what PyTorch keeps of it."""
         choices = Choices(Passes(module.graph, told["num_fwd_outputs"]), target.cost_device())
         forward, _ = split(copied(module, module.graph, {}), (), told)
-        names = saved_names(forward, told["num_fwd_outputs"])
-        theirs = choices.of({node for node in choices.passes.early if node.name in names})
-        return cls(module, told, choices, theirs)
+        theirs = choices.named(saved_names(forward, told["num_fwd_outputs"]))
+        return cls(module, told, choices, theirs, Liveness(choices.passes))
+
+    def held(self, kept: Kept) -> Held:
+        """Return about what a step holds at most with a choice."""
+        if kept not in self._held:
+            self._held[kept] = self._liveness.held(kept.kept, self.choices.remade(kept.kept))
+        return self._held[kept]
+
+    def kept(self) -> list[Kept]:
+        """Return what may be kept: what PyTorch keeps, and what holds or keeps less, for ever more time."""
+        if not self._fewer:
+            self._fewer.append(self.theirs)
+            least = self._most(self.theirs)
+            both = least.bytes + self.theirs.bytes
+            for one in sorted(self.choices.several(), key=lambda one: (one.seconds, one.bytes)):
+                most = self._most(one)
+                fewer = most.bytes < _FEWER * least.bytes or most.in_turns < _FEWER * least.in_turns
+                if (fewer or most.bytes + one.bytes <= both) and one.kept != self.theirs.kept:
+                    self._fewer.append(one)
+                    least = Most(min(most.bytes, least.bytes), min(most.in_turns, least.in_turns))
+                    both = min(most.bytes + one.bytes, both)
+        return self._fewer
+
+    def _most(self, kept: Kept) -> Most:
+        return Most(kept.bytes) if self.choices.passes.is_part else self.held(kept).passing
 
     def split(self, kept: Kept | None) -> Split:
         """Return both graphs, split by a choice or by PyTorch's own; the joint graph stays as it is."""
@@ -74,12 +98,25 @@ class Choice:
     kept: Kept
     turns: Turns | None = None
     turns_s: float = 0.0  # more than without turns
-    beside: int = 0  # the bytes that the part takes beside what is kept
 
     @property
     def bytes(self) -> int:
-        """The bytes that are held while the part is computed, and otherwise between the passes."""
-        return self.kept.bytes + self.beside
+        """What is to be small: about the most bytes that a step holds, without the gradients that it leaves.
+
+        Of a graph that another one goes on from, what it keeps until that has come back.
+        """
+        if self.joint.choices.passes.is_part:
+            return self.kept.bytes + self._turns_bytes
+        return self.joint.held(self.kept).passing.with_turns(self._turns_bytes)
+
+    @property
+    def whole_bytes(self) -> int:
+        """About the most bytes that a step holds beside its inputs."""
+        return self.joint.held(self.kept).whole.with_turns(self._turns_bytes)
+
+    @property
+    def _turns_bytes(self) -> int:
+        return self.turns.bytes if self.turns is not None else 0
 
     @property
     def remade_s(self) -> float:
@@ -90,12 +127,6 @@ class Choice:
     def more_s(self) -> float:
         """The seconds that a step is expected to take longer."""
         return self.turns_s + self.remade_s
-
-    def expected_peak(self) -> int:
-        """Return about the most bytes that a step holds with it."""
-        outputs: int = self.joint.told["num_fwd_outputs"]
-        turns_bytes = self.turns.bytes if self.turns is not None else 0
-        return expected_peak(self.joint.split(self.tagged), outputs, turns_bytes)
 
     @property
     def is_ours(self) -> bool:
@@ -113,34 +144,32 @@ def choices_of(joint: Joint, base: Joint, turned: Turned | None) -> list[Choice]
 
     The first is PyTorch's own; it is not among them where turns are taken whatever they cost.
     """
-    base_choices = [Choice(base, kept, beside=_held_by_largest(base, kept, turned)) for kept in _kept(base)]
+    base_choices = [Choice(base, kept) for kept in base.kept()]
     if turned is None:
         return base_choices
     part_s = turned.found.share * base.choices.step_s
     forced = limits().any_speed
     made = [
-        Choice(joint, kept, turns, 0.0 if forced else (1 / turns.speed - 1) * part_s, turns.bytes)
+        Choice(joint, kept, turns, 0.0 if forced else (1 / turns.speed - 1) * part_s)
         for turns in turned.found.turns
-        for kept in _kept(joint)
+        for kept in joint.kept()
     ]
     return made if forced else base_choices + made
 
 
-def _kept(joint: Joint) -> list[Kept]:
-    """Return what may be kept of a graph: what PyTorch keeps, and less."""
-    return [joint.theirs, *(one for one in joint.choices.best() if one.bytes < _FEWER * joint.theirs.bytes)]
-
-
-def unchanged(base: Joint, turned: Turned | None) -> Choice:
+def unchanged(base: Joint) -> Choice:
     """Return what PyTorch does by itself."""
-    return Choice(base, base.theirs, beside=_held_by_largest(base, base.theirs, turned))
+    return Choice(base, base.theirs)
 
 
-def _held_by_largest(joint: Joint, kept: Kept, turned: Turned | None) -> int:
-    """Return the bytes of the largest value of a part that is computed at once, where that is not kept."""
-    largest = largest_bytes(turned.found.plan.goal) if turned is not None else 0
-    known = max((joint.choices.bytes[node] for node in kept.kept), default=0)
-    return largest if known < largest else 0
+def _least(choices: Sequence[Choice]) -> Choice:
+    """Return what holds the fewest bytes, where those count twice that are kept.
+
+    Parts of either pass may be computed in turns later, which spare what is not kept.
+    """
+    least = min(one.bytes + one.kept.bytes for one in choices)
+    few = (one for one in choices if _FEWER * (one.bytes + one.kept.bytes) <= least)
+    return min(few, key=lambda one: (one.kept.bytes, one.more_s))
 
 
 def _by_time(choice: Choice) -> tuple[float, int]:
@@ -165,10 +194,10 @@ def for_time(
     for share in (1.0, 1 / _DOUBT):
         several = [one for one in fast if one.more_s <= share * allowed_s]
         if several and not few:
-            found.append(min(several, key=lambda one: one.bytes))
+            found.append(_least(several))
     plain = [one for one in fast if one.turns is None and one.more_s <= allowed_s / _DOUBT]
     if plain:  # what turns cost is told by a race of the part alone
-        found.append(min(plain, key=lambda one: one.bytes))
+        found.append(_least(plain))
     tried = list(dict.fromkeys(one for one in found if one.is_ours))
     return tried, [one for one in tried if one.turns_s + _DOUBT * one.remade_s <= allowed_s]
 
@@ -176,17 +205,15 @@ def for_time(
 def for_bytes(choices: Sequence[Choice], bytes_: int) -> list[Choice]:
     """Return what holds no more than so many bytes, the fastest first, and at last what holds the fewest."""
     enough = sorted((one for one in choices if one.bytes <= bytes_), key=_by_time)
-    some = enough[:: max(len(enough) // _MOST_SPLIT, 1)]
-    fewest = min(choices, key=lambda one: one.bytes)
-    return list(dict.fromkeys(one for one in (*some, fewest) if one.is_ours))
+    return list(dict.fromkeys(one for one in (*enough, _least(choices)) if one.is_ours))
 
 
 def holding_no_more(tried: Sequence[Choice], base: Joint) -> tuple[list[Choice], str]:
     """Return the choices whose step is expected to hold no more than Inductor's, and why if there is none."""
     if not tried or limits().any_speed:
         return list(tried), ""
-    theirs = Choice(base, base.theirs).expected_peak()
-    peaks = {one: one.expected_peak() for one in tried}
+    theirs = Choice(base, base.theirs).whole_bytes
+    peaks = {one: one.whole_bytes for one in tried}
     least = min(peaks.values())
     told = f"a step would hold {least / 2**20:.1f} MB in place of {theirs / 2**20:.1f}"
     return [one for one, peak in peaks.items() if peak <= theirs], told

@@ -1,0 +1,1 @@
+"""What a training step keeps between its passes, and what it makes again."""

@@ -1,0 +1,241 @@
+"""Liveness: about the most bytes that a step holds at once, told from its joint graph without running it.
+
+Inductor computes an operator together with those that read its result where it can, so that this never lies
+in memory; what such operators read is held until the last of them is computed. All else is held from where
+it is made to its last reader, and what the backward pass reads from where the forward pass makes it.
+"""
+
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from superopt.backend.joint.memory.kept import Passes
+from superopt.backend.joint.scaled import leaves_scaled
+from superopt.backend.region_plan import REGION
+from superopt.rivals.aten import (
+    VIEWS,
+    heavy,
+    is_attention,
+    is_matmul,
+    is_window,
+    operator_name,
+    tensor_bytes,
+    value_of,
+)
+
+__all__ = ["Held", "Liveness", "Most"]
+
+_MADE_ANYWHERE = frozenset({"_to_copy", "full", "scalar_tensor", "arange", "clone"})
+"""Operators that Inductor computes where their results are read, beside those of single elements."""
+
+_PICKS = frozenset({"gather", "index", "index_select", "embedding"})
+"""Operators that read elements here and there, which Inductor computes where they are read, too."""
+
+_NAMES = """
+index_put scatter scatter_add scatter_reduce slice_scatter select_scatter _unsafe_index_put
+_unsafe_masked_index_put_accumulate
+"""
+_WRITES_INTO = frozenset(_NAMES.split())
+"""Operators whose result is their first operand, some of it written over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """The most bytes at once, and the most while a part is computed in turns, but for what these take."""
+
+    bytes: int = 0
+    in_turns: int = 0
+
+    def over(self, other: "Most", before: int) -> "Most":
+        """Return the most of this, with what was there before, and of another."""
+        in_turns = before + self.in_turns if self.in_turns else 0
+        return Most(max(before + self.bytes, other.bytes), max(in_turns, other.in_turns))
+
+    def with_turns(self, turns_bytes: int) -> int:
+        """Return the most bytes where turns take so many."""
+        return max(self.bytes, self.in_turns + turns_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The most that a step holds beside its inputs: in all, and without what it leaves, as gradients."""
+
+    whole: Most
+    passing: Most
+
+
+class _Memory(NamedTuple):
+    """One result of an operator, made by a pass or given to it."""
+
+    made_by: fx.Node
+    number: int = 0
+    is_given: bool = False
+
+
+class Liveness:
+    """What a step of a joint graph is expected to hold, whatever is kept between its passes."""
+
+    def __init__(self, passes: Passes) -> None:
+        self.passes = passes
+        nodes = [node for node in passes.graph.nodes if node.op == "call_function"]
+        self.looking = {node for node in nodes if _looks_at(node)}
+        self.each = {node for node in nodes if _is_each(node)}
+        self.fusing = self.each | {
+            node for node in nodes if _is_reduction(node) or operator_name(node) in _PICKS
+        }
+        self.over = self.each | {node for node in nodes if operator_name(node) in _WRITES_INTO}
+        self.results = {node: _bytes_of_results(node) for node in nodes}
+
+    def held(self, kept: Collection[fx.Node], remade: Collection[fx.Node]) -> Held:
+        """Return about the most bytes that a step holds where some values are kept and others made again."""
+        first = _Pass(self, self.passes.first(kept), {*self.passes.leaving, *kept})
+        found = {node: first.memory_of(node) for node in kept}
+        handed = {node: memory for node, memory in found.items() if memory is not None}
+        leaving = {memory for node in self.passes.leaving if (memory := first.memory_of(node)) is not None}
+        given = {node: one._replace(is_given=True) for node, one in handed.items()}
+        last = _Pass(self, self.passes.last(remade), {*self.passes.gradients}, given)
+        left = {memory for node in self.passes.gradients if (memory := last.memory_of(node)) is not None}
+        dropped = {one._replace(is_given=True) for one in {*handed.values()} - leaving}
+        staying = leaving | left | {one._replace(is_given=False) for one in left if one.is_given}
+        lasting = leaving | {*handed.values()}
+        held = []
+        for uncounted in (set[_Memory](), staying):
+            before = sum(self.bytes_of(one) for one in lasting - uncounted)
+            forward = first.most(lasting, (), uncounted)
+            held.append(last.most(left, dropped, uncounted).over(forward, before))
+        return Held(*held)
+
+    def bytes_of(self, memory: _Memory) -> int:
+        """Return the bytes of some memory."""
+        return self.results[memory.made_by][memory.number]
+
+
+class _Pass:
+    """The operators of a pass in order, what leaves it, and the memory in which what it is given lies."""
+
+    def __init__(
+        self,
+        known: Liveness,
+        order: Sequence[fx.Node],
+        results: Collection[fx.Node],
+        given: Mapping[fx.Node, _Memory] | None = None,
+    ) -> None:
+        self.known, self.results, self.members = known, results, set(order)
+        self.memory: dict[fx.Node, _Memory | None] = dict(given or {})
+        self.inlined = {node for node in order if self._is_inlined(node)}
+        self.written = [node for node in order if node not in known.looking and node not in self.inlined]
+        self.last_read: dict[_Memory, int] = {}
+        for at, node in enumerate(self.written):
+            self.last_read.update((one, at) for one in self._read(node))
+
+    def memory_of(self, node: fx.Node) -> _Memory | None:
+        """Return the memory in which a value lies, None for an input of the step."""
+        found, looking = node, self.known.looking
+        while found not in self.memory and found in looking:
+            source = found.all_input_nodes[0]
+            if found.target is operator.getitem and source not in looking:
+                number = int(found.args[1])  # type: ignore[arg-type]
+                self.memory[found] = _Memory(source, number) if source in self.members else None
+            else:
+                found = source
+        if found not in self.memory:
+            self.memory[found] = _Memory(found) if found in self.members else None
+        made = self.memory[node] = self.memory[found]
+        return made
+
+    def most(
+        self, lasting: Collection[_Memory], given: Collection[_Memory], uncounted: Collection[_Memory]
+    ) -> Most:
+        """Return the most bytes at once beside what was there before, from which what is given is dropped.
+
+        What is lasting is there to the end.
+        """
+        last = self.last_read
+        made = {node: [_Memory(node, at) for at in self.known.results[node]] for node in self.written}
+        all_made = (one for several in made.values() for one in several)
+        sizes = {one: 0 if one in uncounted else self.known.bytes_of(one) for one in (*all_made, *given)}
+        ends: dict[int, list[_Memory]] = {}
+        for memory, at in last.items():
+            if memory in sizes and memory not in lasting:
+                ends.setdefault(at, []).append(memory)
+        now = most = -sum(sizes[one] for one in given if one not in last and one not in lasting)
+        in_turns = 0
+        for at, node in enumerate(self.written):
+            freed = ends.get(at, [])
+            size = sum(sizes[one] for one in made[node])
+            # Inductor's code writes over what is read for the last time, where that is of the same size.
+            over = next((one for one in freed if sizes[one] == size and node in self.known.over), None)
+            now += size if over is None else 0
+            most = max(most, now)
+            in_turns = max(in_turns, now) if node.target is REGION else in_turns
+            now -= sum(sizes[one] for one in freed if one is not over)
+            now -= sum(sizes[one] for one in made[node] if one not in last and one not in lasting)
+        return Most(most, in_turns)
+
+    def _read(self, node: fx.Node) -> set[_Memory]:
+        """Return the memory that a node reads, also through what is computed together with it."""
+        found, seen, left = set[_Memory](), set[fx.Node](), [*node.all_input_nodes]
+        while left:
+            one = left.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            memory = self.memory_of(one)
+            if memory is None:
+                continue
+            if not memory.is_given and memory.made_by in self.inlined:
+                left += memory.made_by.all_input_nodes
+            else:
+                found.add(memory)
+        return found
+
+    def _is_inlined(self, node: fx.Node) -> bool:
+        """Whether a value is computed where it is read, and never lies in memory."""
+        if node not in self.known.each:
+            return False
+        left, read = [node], False
+        while left:
+            one = left.pop()
+            if one in self.results:
+                return False
+            for user in one.users:
+                if user not in self.members:
+                    continue
+                read = True
+                if user in self.known.looking:
+                    left.append(user)
+                elif user not in self.known.fusing:
+                    return False
+        return read
+
+
+def _bytes_of_results(node: fx.Node) -> dict[int, int]:
+    value = value_of(node)
+    several = value if isinstance(value, tuple | list) else (value,)
+    return {at: tensor_bytes(one) for at, one in enumerate(several) if isinstance(one, Tensor)}
+
+
+def _looks_at(node: fx.Node) -> bool:
+    """Whether a node is the memory of another one, seen otherwise or written over."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem or operator_name(node) in VIEWS:
+        return True
+    return operator_name(node) == "mul" and leaves_scaled(node.all_input_nodes[0])
+
+
+def _is_each(node: fx.Node) -> bool:
+    """Whether each element of a result is made by itself."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return torch.Tag.pointwise in target.tags or operator_name(node) in _MADE_ANYWHERE
+
+
+def _is_reduction(node: fx.Node) -> bool:
+    """Whether Inductor's own code sums up what it reads, or takes the largest of it."""
+    return bool(heavy(node)) and not (is_matmul(node) or is_attention(node) or is_window(node))
