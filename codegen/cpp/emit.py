@@ -15,7 +15,7 @@ from superopt.codegen.cpp.windows.filtering import filtering_of
 from superopt.codegen.cpp.windows.gathered import print_gathered
 from superopt.codegen.cpp.windows.sliding import print_sliding
 from superopt.codegen.lowering import lower_for_cpp
-from superopt.codegen.statements import Compute, KernelProgram, lower_block
+from superopt.codegen.statements import Compute, KernelProgram, Store, lower_block
 from superopt.ir import MuGraph, print_step
 from superopt.precision import operand_dtypes, product_dtype
 
@@ -158,7 +158,7 @@ class Emitter(Tiles):
             opening = " {" if axis == self.grid[-1] else ""
             name, size = self.names.axes[axis], self.size(axis)
             index, tile = (name, "1") if axis in self.single else (f"{name}_base", f"{name}_tile")
-            if self.config.schedule == "dynamic" and self.lasts_longer(axis):
+            if self.config.schedule == "dynamic" and self.lasts_longer(axis) and not self.starts_common(axis):
                 self.line(f"// What is late in {axis} takes longest, and comes first.")
                 last = f"{size} - 1" if tile == "1" else f"({size} + {tile} - 1) / {tile} * {tile} - {tile}"
                 step = f"--{index}" if tile == "1" else f"{index} -= {tile}"
@@ -213,17 +213,30 @@ class Emitter(Tiles):
         outer = self.grid[:-1]
         moved = " || ".join(f"{self.base(axis)} != {self.before(axis)}" for axis in outer)
         with self.block(f"if ({moved or '!begun'})"):
+            for value in self.staying:  # its place stays the same where it is made here
+                self.line(f"{self.names.values[value]}_panels.forget();")
             self.body(items)
             for axis in outer:
                 self.line(f"{self.before(axis)} = {self.base(axis)};")
             if not outer:
                 self.line("begun = true;")
-            for value in self.staying:
-                self.line(f"{self.names.values[value]}_panels.forget();")
 
     def before(self, axis: str) -> str:
         """Return the name of where the program before was along an axis of the grid."""
         return f"{self.names.axes[axis]}_before"
+
+    def starts_common(self, axis: str) -> bool:
+        """Whether the first program along an axis stores what is made once for all along it."""
+        if self.alike is None or axis != self.grid[-1]:
+            return False
+        left = [*self.alike.items]
+        while left:
+            item = left.pop()
+            left += item.body if isinstance(item, Walk) else []
+            for one in (*item.statements, *item.rest) if isinstance(item, Nest) else ():
+                if isinstance(one, Store) and axis in self.program.repeated(one.value):
+                    return True
+        return False
 
     def lasts_longer(self, axis: str) -> bool:
         """Whether programs late along an axis walk further, as a causal mask lets them."""

@@ -203,6 +203,30 @@ def test_no_thread_packs_long_sums_at_once(text: str) -> None:
         assert "#pragma omp for nowait" not in emit(program, one).code
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_that_stay_are_packed_anew_for_the_programs_that_follow(threads: int) -> None:
+    """Before: rows made at a place were taken for those made there before, where two products read them."""
+    text = NORMED.replace("axes m=40 k=300 n=50", "axes m=144 k=512 n=96 p=32").replace(
+        "u: f32[n, k]", "u: f32[p, k]"
+    )
+    text = text.replace("in one", "").replace(
+        "t7 = contract[k](t5, u)", "t70 = contract[k](t5, u)\nt7 = contract[p](t70, q)"
+    )
+    graph = parse_graph(text.replace("in u:", "in q: f32[n, p]\nin u:"))
+    mugraph = fuse(graph)
+    config = CppConfig((("m", 48), ("n", 32), ("k", 512), ("p", 32)), whole=("k",))
+    assert "_panels.forget();" in emit(lower_block(mugraph, 0), config).code
+    torch.manual_seed(0)
+    tensors = {port.name: torch.randn(graph.shape(port)) for port in graph.inputs}
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        made = CppMuGraph(mugraph, {0: config}, flags=("-O1",))(**tensors)["y"].double()
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(made, run_graph(graph, tensors)["y"], rtol=1e-4, atol=1e-3)
+
+
 def drawn_rows(chance: Random) -> str:
     """Return a program in which rows are made ready, meet columns, and are changed afterwards."""
     m, n = (chance.choice([1, 2, 7, 17, 33, 70, 130]) for _ in range(2))
@@ -227,11 +251,14 @@ def drawn_rows(chance: Random) -> str:
         else:
             rows = step("mul", rows, "v" if kind == "scale" else "x")
     made: list[str] = []
+    if few := chance.choice([0, 0, 4, 32]):  # columns that all programs along n have in common
+        inputs += [f"in a: {dtype}[p, k]", f"in c: {dtype}[n, p]"]
+        made.append(step("contract[p]", step("contract[k]", rows, "a"), "c"))
     for at in range(chance.randrange(1, 4)):
         lies = chance.choice(["n, k", "k, n"])
         inputs.append(f"in w{at}: {dtype}[{chance.choice(['', '', batch])}{lies}]")
         made.append(step("contract[k]", chance.choice([rows, rows, "x"]), f"w{at}"))
-        if at:
+        if len(made) > 1:
             made.append(step(chance.choice(["add", "mul", "maximum"]), *made[-2:]))
     for kind in chance.choices(["bias", "sum", "relu"], k=chance.randrange(3)):
         if kind == "relu":
@@ -239,6 +266,7 @@ def drawn_rows(chance: Random) -> str:
         else:
             made.append(step("add", made[-1], "u" if kind == "bias" else step("sum[k]", rows)))
     axes = f"axes m={m} k={k} n={n}" + (f" b={chance.choice([1, 2, 3])}" if batch else "")
+    axes += f" p={few}" if few else ""
     return "\n".join(["graph drawn", axes, *inputs, *lines, f"out y: {dtype}[{batch}m, n] = {made[-1]}"])
 
 

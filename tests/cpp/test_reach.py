@@ -11,7 +11,7 @@ from torch import Tensor
 
 from superopt.codegen.cpp import CppConfig, CppMuGraph, default_config
 from superopt.codegen.statements import lower_block
-from superopt.ir import MuGraph, fuse, parse_graph, stabilize
+from superopt.ir import FusionChoices, MuGraph, fuse, parse_graph, stabilize
 from superopt.trace import run_graph
 
 UPPER = {"causal", "before", "window", "rising", "backwards"}
@@ -150,3 +150,46 @@ out o: f32[s] = t11
     graph = parse_graph(text)
     found = compiled(fuse(graph, online=True), 7)(**tensors)["o"]
     torch.testing.assert_close(found, run_graph(graph, tensors, torch.float32)["o"], rtol=1e-4, atol=1e-4)
+
+
+WARM = """graph warm
+axes h=3 s=40 d=8 t=40 e=9
+in q: f32[h, s, d]
+in k: f32[h, t, d]
+in v: f32[h, t, e]
+in g: f32[h]
+t1 = exp(g)
+t2 = contract[d](q, k)
+t3 = mul(t2, t1)
+t4 = exp(t3)
+t5 = index[s]()
+t6 = index[t]()
+t7 = ge(t5, t6)
+t8 = mul(t7, t4)
+t9 = contract[t](t8, v)
+t10 = sum[t](t8)
+t11 = div(t9, t10)
+out o: f32[h, s, e] = t11
+out z: f32[h] = t1
+"""
+
+
+@pytest.mark.parametrize("order", [("h", "e", "s"), ("h", "s", "e"), ("e", "s", "h")])
+def test_what_lacks_the_innermost_axis_is_stored_where_that_runs_downwards(order: tuple[str, ...]) -> None:
+    """Before: the first program of a thread was not the one that stores it, and nothing was stored."""
+    graph = parse_graph(WARM)
+    mugraph = fuse(stabilize(graph), online=True, choices=FusionChoices(repeated=True))
+    first = default_config(lower_block(mugraph, 0), mugraph.graph.sizes)
+    length = {"s": 8, "t": 8, "h": 1}
+    tiles = tuple((axis, length.get(axis, tile)) for axis, tile in first.tiles)
+    config = replace(first, tiles=tiles, schedule="dynamic", order=order)
+    torch.manual_seed(0)
+    tensors = {port.name: torch.randn(graph.shape(port)) for port in graph.inputs}
+    run = CppMuGraph(mugraph, {0: config}, flags=("-O1",))
+    wanted, threads = run_graph(graph, tensors), torch.get_num_threads()
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        made = run(**tensors)
+        torch.set_num_threads(threads)
+        for name in ("o", "z"):
+            torch.testing.assert_close(made[name].double(), wanted[name], rtol=1e-4, atol=1e-5)
