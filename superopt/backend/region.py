@@ -19,11 +19,12 @@ from superopt.driver import SearchOptions, search
 from superopt.errors import SuperoptError
 from superopt.ir import Graph, Port
 from superopt.ir import Region as ProgramRegion
-from superopt.rivals.aten import bytes_of, flops_of, listed
+from superopt.rivals.aten import bytes_of, flops_of, listed, value_of
 from superopt.rivals.inductor import PASS, alone
 from superopt.targets import Target
 from superopt.trace import Traced, trace
 from superopt.trace.capture.tape import refs
+from superopt.trace.run import TORCH_DTYPES
 from superopt.weights.division import run_part
 
 __all__ = [
@@ -41,7 +42,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-RECORDS = 8
+RECORDS = 9
 """The version of decisions in the cache."""
 
 _GROWTH = 3  # sizes that are symbols are tried at so much more than was seen
@@ -75,6 +76,10 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
     made = {output.port.name for output in goal.outputs}
     if not set(program.outputs) <= made:
         raise SuperoptError("a result is one of the inputs")
+    dtypes = {output.port.name: TORCH_DTYPES[output.port.dtype] for output in goal.outputs}
+    for result, name in zip(subgraph.results, program.outputs, strict=False):
+        if dtypes[name] != value_of(result.node).dtype:
+            raise SuperoptError(f"{result.node.name} would be of {dtypes[name]}")
     copies = _copies(subgraph, traced)
     if copies:
         raise CopyError("a result is a copy of another one", copies)

@@ -219,9 +219,12 @@ class _Builder:
         elif node.target is not operator.getitem:
             kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
         if isinstance(target, torch._ops.OpOverload):
-            dtype = _dtype_without_dimensions(node)
-            target = target if dtype is None else _of_number(target, args)
-            args = tuple(self._tensor(target, at, one, dtype) for at, one in enumerate(args))
+            widest = _float_without_dimensions(node)
+            target = target if widest is None else _of_number(target, args)
+            exact = not any(one.dtype.is_floating_point for one in _tensors_read(node))
+            args = tuple(
+                self._tensor(target, at, one, type(one) if exact else widest) for at, one in enumerate(args)
+            )
         made = self.graph.call_function(target, args, kwargs)
         if (composite := composite_of(node)) is not None:
             made.meta[COMPOSITE] = composite
@@ -238,16 +241,19 @@ class _Builder:
         self.copies[node] = made
         return cast(fx.Node, made)
 
-    def _tensor(
-        self, target: torch._ops.OpOverload, at: int, argument: Any, dtype: torch.dtype | None
-    ) -> Any:
-        """Return an argument, a number as a tensor where the operator is declared to take one."""
+    def _tensor(self, target: torch._ops.OpOverload, at: int, argument: Any, dtype: Any) -> Any:
+        """Return an argument, a number as a tensor where the operator is declared to take one.
+
+        Beside integers an integer stays one, as PyTorch has it: as a float it would make floats of them.
+        """
         if not isinstance(argument, int | float) or not isinstance(
             target._schema.arguments[at].type, torch.TensorType
         ):
             return argument
         number = torch.ops.aten.scalar_tensor.default
-        return self.graph.call_function(number, (float(argument),), {"dtype": dtype or torch.float32})
+        made: torch.dtype = _OF_NUMBERS.get(dtype, dtype) or torch.float32
+        value = argument if made in (torch.int64, torch.bool) else float(argument)
+        return self.graph.call_function(number, (value,), {"dtype": made})
 
     # -- symbolic sizes, read off the inputs
 
@@ -301,14 +307,21 @@ def _of_number(target: Any, args: tuple[Any, ...]) -> Any:
     return getattr(target.overloadpacket, "Scalar", target)
 
 
-def _dtype_without_dimensions(node: fx.Node) -> torch.dtype | None:
-    """Return the float that an operator reads where no tensor it reads has dimensions, else None.
+def _tensors_read(node: fx.Node) -> list[Tensor]:
+    return [one for one in map(value_of, node.all_input_nodes) if isinstance(one, Tensor)]
+
+
+def _float_without_dimensions(node: fx.Node) -> torch.dtype | None:
+    """Return the float that an operator reads where no float that it reads has dimensions, else None.
 
     A number made into a tensor would widen the dtype of such a tensor; of others it does not.
     """
-    read = [one for one in map(value_of, node.all_input_nodes) if isinstance(one, Tensor)]
-    floats = [one.dtype for one in read if one.dtype.is_floating_point]
-    return floats[0] if floats and not any(one.dim() for one in read) else None
+    floats = [one for one in _tensors_read(node) if one.dtype.is_floating_point]
+    return floats[0].dtype if floats and not any(one.dim() for one in floats) else None
+
+
+_OF_NUMBERS: Mapping[Any, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float32}
+"""What PyTorch takes numbers for beside integers."""
 
 
 _PRIMS: Mapping[str, Callable[..., Any]] = {

@@ -117,6 +117,42 @@ def test_numbers_widen_no_number_of_no_dimensions(
     assert found.module(*given)[-1].dtype == dtype
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.softmax(-1) * (torch.arange(N) + 1),
+        lambda x: x.softmax(-1) * (torch.arange(N) * 2 - 3),
+        lambda x: x.softmax(-1) * ((torch.arange(N) > 2) + 1),
+        lambda x: x.softmax(-1) * (torch.arange(N) + 1.5),
+        lambda x: torch.where(torch.arange(N) > 1, x.softmax(-1).sum(), 2.0) * x,
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_numbers_beside_integers_have_their_dtype(
+    function: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> None:
+    """Before: an integer beside positions made floats of them, and a result of halves was one of float32."""
+    x = torch.rand(N, dtype=dtype)
+    graph = functional(function, x)
+    kinds = kinds_of(graph, "cpu")
+    found = subgraph_of(pieces_of(graph, kinds)[-1], kinds)
+    given = [
+        x if one.op == "placeholder" else value_of(one).new_ones(value_of(one).shape) for one in found.inputs
+    ]
+    for result, made in zip(found.results, found.module(*given), strict=True):
+        assert made.dtype == value_of(result.node).dtype
+
+
+def test_a_region_of_another_dtype_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = functional(lambda x: x.softmax(-1) * 2, torch.rand(N, N))
+    kinds = kinds_of(graph, "cpu")
+    found = subgraph_of(pieces_of(graph, kinds)[-1], kinds)
+    [result] = found.results
+    result.node.meta["val"] = result.node.meta["val"].to(torch.bfloat16)
+    with pytest.raises(SuperoptError, match=r"would be of torch\.float32"):
+        region_of(found, pick_target("cpu"), Ledger(BackendOptions()))
+
+
 def test_a_region_of_constants_is_none() -> None:
     """A softmax of one element is 1, whatever the element is; a plan without inputs could not be called."""
     graph = functional(lambda x: x.softmax(-1) + 1, ones(3, 1))
