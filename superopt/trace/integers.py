@@ -16,12 +16,11 @@ _READ = frozenset({"rename", "select", "where", "window", "maximum", "minimum", 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The least and the largest number, and what is among that which they are made of."""
+    """The least and the largest number, and whether they are made of stored integers."""
 
     low: float
     high: float
-    stored: bool = False  # whether some stored integer is
-    outcomes: bool = False  # whether some outcome of data is: of a comparison, or a stored truth value
+    stored: bool = False
 
     def fits(self, dtype: torch.dtype) -> bool:
         """Return whether a dtype holds all numbers."""
@@ -32,14 +31,13 @@ class _Span:
 def check_wraps(b: Builder, sym: Sym) -> None:
     """Refuse integers of a tensor that its dtype may not hold, of which PyTorch would drop the upper bits.
 
-    What is made of positions alone is not looked at, and no tensor has so many outcomes that 64 bits do not
-    count them.
+    What is made of positions alone is not looked at in 64 bits, and no tensor has so many outcomes that these
+    do not count them.
     """
     if sym.dtype.is_floating_point or sym.dtype == torch.bool or sym.value in b.stored:
         return
     span = _span(b, sym.value, {})
-    counted = span.stored or (span.outcomes and sym.dtype != torch.int64)
-    if counted and not span.fits(sym.dtype):
+    if (span.stored or sym.dtype != torch.int64) and not span.fits(sym.dtype):
         raise UnsupportedError(f"works on {dtype_text(sym.dtype)} data, which may wrap around")
 
 
@@ -62,7 +60,7 @@ def _span(b: Builder, value: int, known: dict[int, _Span]) -> _Span:
     if value not in known:
         span = _found(b, value, known)
         unbounded = isnan(span.low) or isnan(span.high)  # such as inf - inf
-        known[value] = _Span(-inf, inf, span.stored, span.outcomes) if unbounded else span
+        known[value] = _Span(-inf, inf, span.stored) if unbounded else span
     return known[value]
 
 
@@ -71,7 +69,7 @@ def _found(b: Builder, value: int, known: dict[int, _Span]) -> _Span:
     if node.value is not None:
         return _Span(float(node.value), float(node.value))
     if node.mask or (node.op in OPS and OPS[node.op].mask):
-        return _Span(0, 1, outcomes=not node.tensorless)
+        return _Span(0, 1)
     if node.op == "input":
         dtype = b.stored[value]
         stored = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
@@ -82,9 +80,9 @@ def _found(b: Builder, value: int, known: dict[int, _Span]) -> _Span:
     if node.op == "size":
         return _Span(b.axes.extent(node.axes), b.axes.extent(node.axes))
     parts = [_span(b, one, known) for one in node.inputs]
-    stored, outcomes = any(one.stored for one in parts), any(one.outcomes for one in parts)
+    stored = any(one.stored for one in parts)
     low, high = b.spans.get(value) or _ends(b, value, parts)
-    return _Span(low, high, stored, outcomes)
+    return _Span(low, high, stored)
 
 
 def _ends(b: Builder, value: int, parts: list[_Span]) -> tuple[float, float]:

@@ -186,3 +186,55 @@ def test_truth_values_of_unequal_length_leave_out_what_is_no_number(order: tuple
     traced = trace(function, *inputs)
     assert not traced.program.opaque
     torch.testing.assert_close(traced.run(*inputs), function(*inputs))
+
+
+TRUTHS = torch.tensor([[False, True, True], [True, True, False]])
+AGAIN = [
+    pytest.param(lambda a: torch.add(a[0], a[1], alpha=0).float(), TRUTHS, id="no part of truth values"),
+    pytest.param(
+        lambda x: x + (torch.zeros(3, dtype=torch.uint8) - 1).float(), torch.rand(3), id="below bytes"
+    ),
+    pytest.param(lambda x: x + (torch.arange(100, dtype=torch.int8) * 2)[-3:], torch.rand(3), id="positions"),
+    pytest.param(
+        lambda x: x + torch.full((3,), 2**30, dtype=torch.int32) * 4, torch.rand(3), id="above int32"
+    ),
+    pytest.param(
+        lambda x: x.index_put((torch.tensor(1),), torch.tensor(5.0)),
+        torch.rand(3),
+        id="a place of no dimensions",
+    ),
+    pytest.param(
+        lambda x: torch.select_scatter(torch.zeros(2, 3, dtype=torch.int64), x, 0, 1) * 2.0,
+        torch.rand(3),
+        id="a row of integers",
+    ),
+    pytest.param(
+        lambda x: torch.slice_scatter(torch.zeros(7, dtype=torch.int64), x, 0, 2, 5) * 2.0,
+        torch.rand(3),
+        id="a slice of integers",
+    ),
+    pytest.param(
+        lambda x: torch.diagonal_scatter(torch.zeros(3, 3, dtype=torch.int64), x) * 2.0,
+        torch.rand(3),
+        id="a diagonal of integers",
+    ),
+    pytest.param(
+        lambda a: torch.where(a[:, 1:], torch.full((2, 2), torch.inf), 0.0),
+        TRUTHS,
+        id="a part of truth values",
+    ),
+    pytest.param(
+        lambda a: torch.where(a.amin(0), torch.full((3,), torch.inf), 0.0), TRUTHS, id="the least truth value"
+    ),
+    pytest.param(lambda x: torch.where(x == 0.1, 1.0, 0.0), torch.tensor([0.1, 0.3]), id="a rounded number"),
+]
+
+
+@pytest.mark.parametrize("for_proof", [False, True])
+@pytest.mark.parametrize(("function", "given"), AGAIN)
+def test_numbers_are_those_of_eager_pytorch(
+    function: Callable[[Tensor], Tensor], given: Tensor, for_proof: bool
+) -> None:
+    """Before: each of these was traced as something else."""
+    made = trace(function, given, for_proof=for_proof).run(given)
+    torch.testing.assert_close(made, function(given), check_dtype=False)

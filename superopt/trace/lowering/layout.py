@@ -379,7 +379,7 @@ def _copy(b: Builder, x: Sym, source: Any, non_blocking: bool = False) -> Sym:
 
 @lower("select_scatter")
 def _select_scatter(b: Builder, x: Sym, source: Sym, dim: int, index: int) -> Sym:
-    x = b.settle(x)
+    x, source = b.settle(x), held(b, source, x.dtype)
     at = dim % len(x.dims)
     here = b.apply("eq", b.index(b.dims(x)[at]), b.const(index % b.shape(x)[at]))
     wide = replace(source, dims=(*source.dims[:at], (), *source.dims[at:]))
@@ -396,7 +396,7 @@ def _slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> Sym:
-    x, source = b.settle(x), b.settle(source)
+    x, source = b.settle(x), b.settle(held(b, source, x.dtype))
     at = dim % len(x.dims)
     places = range(*slice(start, end, step).indices(b.shape(x)[at]))
     if len(places) in (0, b.shape(x)[at]):

@@ -106,6 +106,8 @@ def choose(b: Builder, condition: Sym, x: Sym, y: Sym) -> Sym:
     """Return x where the condition is 1 and y elsewhere; minus infinity becomes a mask, 0 a product."""
     (condition, x, y), dims = b.broadcast(b.settle(condition), x, y)
     c = condition.value
+    if not b.nodes[c].mask:  # parts of truth values that were cut out or joined: nothing tells that they are
+        c = b.apply("ne", c, b.const(0))
     if x.mask is None and y.mask is None:
         return Sym(_select(b, c, x.value, y.value), dims, x.dtype)
     one, zero = b.const(1), b.const(0)

@@ -41,6 +41,8 @@ _UNARY = (
 def _add(b: Builder, x: Any, y: Any, alpha: float = 1) -> Sym:
     x, y = _tensors(b, x, y)
     if x.dtype == y.dtype == torch.bool:
+        if not alpha:
+            raise UnsupportedError("adds no part of truth values")
         if b.nodes[x.value].mask and b.nodes[y.value].mask:
             return pointwise(b, "or", x, y)
         one = b.scalar(1, torch.bool)  # of parts that were joined, nothing tells that they are masks
@@ -279,8 +281,8 @@ def _compare(op: str, b: Builder, x: Sym, y: Any) -> Sym:
 
 
 def _rounded(number: float | int | bool, dtype: torch.dtype) -> float | int | bool:
-    """Return what a half precision makes of a number; other dtypes leave it as it is."""
-    if dtype not in (torch.float16, torch.bfloat16):
+    """Return what a float of 32 or fewer bits makes of a number; other dtypes leave it as it is."""
+    if dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return number
     rounded = float(torch.tensor(number, dtype=torch.float64).to(dtype))
     return rounded if math.isfinite(rounded) else number

@@ -30,7 +30,7 @@ def _slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> Sym:
-    x = b.settle(x)
+    x, source = b.settle(x), held(b, source, x.dtype)
     at = dim % len(x.dims)
     size = b.shape(x)[at]
     places = range(*slice(start, end, step).indices(size))
@@ -49,7 +49,7 @@ def _slice_scatter(
 
 @lower("diagonal_scatter", for_proof=True)
 def _diagonal_scatter(b: Builder, x: Sym, source: Sym, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Sym:
-    x = b.settle(x)
+    x, source = b.settle(x), held(b, source, x.dtype)
     i, j = dim1 % len(x.dims), dim2 % len(x.dims)
     size = b.shape(x)[i]
     rows, columns = b.axes.dim(size), b.axes.dim(b.shape(x)[j])
@@ -81,7 +81,8 @@ def _index_put(
     x = b.settle(x)
     hit = one_hot(b, index, x.dims[dim], wraps=True)
     met = required(b, total(b, hit, -1))
-    counted = total(b, scale(b, "mul", hit, replace(met, dims=(*met.dims, ()))), range(len(index.dims)))
+    hits = scale(b, "mul", hit, replace(met, dims=(*met.dims, ())))
+    counted = total(b, hits, range(len(index.dims))) if index.dims else hits
     here = pointwise(b, "gt", counted, b.scalar(0, torch.int64))
     mask = replace(here, dims=(*here.dims, *[()] * (len(x.dims) - dim - 1)), dtype=torch.bool)
     return choose(b, mask, replace(held(b, values, x.dtype), dims=()), x)
