@@ -2,10 +2,10 @@
 
 With "fast" that is what PyTorch keeps. Where less memory is asked for, what is kept and in which turns the
 largest part is computed are chosen together: "balanced" takes the fastest choice with half the bytes that
-PyTorch keeps, or else the least for which a step takes 5% more time: by the clock where a budget leaves time
-to compile the step both ways, else by what its operators are expected to take, with a margin. With a number
-of bytes, it is the fastest choice that holds no more. In any setting a choice is dropped whose peak is above
-Inductor's: as both are compiled, or else as their graphs tell it.
+a step of PyTorch's holds, or else the least for which a step takes 5% more time: by the clock where a budget
+leaves time to compile the step both ways, else by what its operators are expected to take, with a margin.
+With a number of bytes, it is the fastest choice that holds no more. In any setting a choice is dropped whose
+peak is above Inductor's: as both are compiled, or else as their graphs tell it.
 """
 
 import hashlib
@@ -100,7 +100,15 @@ class Partitioner(CustomPartitionerFn):
             gm.graph = graph  # by now it may be a copy, whose tags are not known
             untag(graph, before)
             log.warning("what a backward pass keeps is left to PyTorch: %s", kind_and_line(error))
-        made = split(gm, joint_inputs, told)
+        try:
+            made = split(gm, joint_inputs, told)
+        except Exception as error:
+            if gm.graph is graph and tags(graph) == before:
+                raise
+            log.warning("what a backward pass keeps is left to PyTorch: %s", kind_and_line(error))
+            gm.graph = graph
+            untag(graph, before)
+            made = split(gm, joint_inputs, told)
         if _is_ours(gm.graph):
             scale_in_place(*made, told["num_fwd_outputs"])
             for module, title in zip(made, ("forward pass", "backward pass"), strict=True):
@@ -132,7 +140,8 @@ class Partitioner(CustomPartitionerFn):
             base = Joint.of(whole, told, target)
         elif joint.theirs.bytes < limits().kept_bytes:
             return
-        key = _key(gm.graph, memory, told, target, timed=self._timed)
+        graphs = (gm.graph,) if turned is None else (gm.graph, base.module.graph)
+        key = _key(graphs, memory, told, target, timed=self._timed)
         outcome = self._recalled(key, joint, base, turned)
         if outcome is None or (self._has_time and not outcome.settled):
             short = self._timed and not self._has_time
@@ -173,6 +182,8 @@ class Partitioner(CustomPartitionerFn):
         if not names:
             return _Outcome(Choice(joint, joint.theirs, turns) if turns is not None else None, why, settled)
         kept = joint.choices.named(names)
+        if {node.name for node in kept.kept} != set(names):  # of another graph
+            return None
         return _Outcome(Choice(joint, kept, turns), why, settled)
 
     def _decided(self, joint: Joint, base: Joint, turned: Turned | None, target: Target) -> _Outcome:
@@ -193,7 +204,8 @@ class Partitioner(CustomPartitionerFn):
         else:
             choices = choices_of(joint, base, turned)
             tried, surely = for_time(choices, without.bytes, base.choices.step_s)
-            why = "expected to take hardly more time"
+            hardly = "expected to take hardly more time"
+            why = hardly if surely else "to hold less memory is expected to take more time"
         raced = self._raced(tried, base, turned, target)
         if raced is not None:
             return raced
@@ -250,7 +262,8 @@ class Partitioner(CustomPartitionerFn):
         if choice is None or choice.tagged is None:
             return
         kept, theirs = choice.tagged, unchanged(base).bytes
-        told = f"a step holds about {choice.bytes / 2**20:.1f} MB in place of {theirs / 2**20:.1f}"
+        does = "it keeps" if base.choices.passes.is_part else "a step holds about"
+        told = f"{does} {choice.bytes / 2**20:.1f} MB in place of {theirs / 2**20:.1f}"
         self.ledger.note(
             Decision(
                 listed(kept.again), "", True, f"{told}; {outcome.why}", flops=sum(map(flops_of, kept.again))
@@ -285,15 +298,21 @@ def _is_ours(graph: fx.Graph) -> bool:
 def _merge_equal(module: fx.GraphModule) -> None:
     """Merge what is computed twice, as PyTorch's partitioner would, before nodes are told apart."""
     from torch._functorch.compile_utils import fx_graph_cse
+    from torch._functorch.partitioners import cleanup_recompute_tags, has_recomputable_ops
 
     module.graph.eliminate_dead_code()
     if torch._functorch.config.cse:
         module.graph = fx_graph_cse(module.graph)
+    if has_recomputable_ops(module):  # what one block that the user checkpoints hands to the next is kept
+        cleanup_recompute_tags(module, is_default_partition=False)
 
 
-def _key(graph: fx.Graph, memory: Memory, told: Mapping[str, Any], target: Target, *, timed: bool) -> Key:
-    """Return the key of what is decided for a graph, by the clock or without."""
-    lines = [f"{node.format_node()} {node.meta.get('recompute')} {_form(node)}" for node in graph.nodes]
+def _key(
+    graphs: Sequence[fx.Graph], memory: Memory, told: Mapping[str, Any], target: Target, *, timed: bool
+) -> Key:
+    """Return the key of what is decided for a graph, with and without turns, by the clock or without."""
+    nodes = (node for graph in graphs for node in graph.nodes)
+    lines = [f"{node.format_node()} {node.meta.get('recompute')} {_form(node)}" for node in nodes]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     options = {
         "backend": "kept",
@@ -302,6 +321,7 @@ def _key(graph: fx.Graph, memory: Memory, told: Mapping[str, Any], target: Targe
         "memory": memory,
         "timed": timed,
         "results": told["num_fwd_outputs"],
+        "donated": torch._functorch.config.donated_buffer,
     }
     return key_of("plan", program="none", options=options, **{**versions(), **target.key_parts()})
 

@@ -5,7 +5,6 @@ donates what is saved for a backward pass to it, and refuses to run the pass twi
 """
 
 import operator
-from math import prod
 
 import torch
 from torch import Tensor, fx
@@ -13,7 +12,7 @@ from torch import Tensor, fx
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.piece import is_tangent
 from superopt.backend.region_plan import REGION, define_operator
-from superopt.rivals.aten import VIEWS, operator_name, value_of
+from superopt.rivals.aten import VIEWS, operator_name, tensor_bytes, value_of
 
 __all__ = ["SCALED", "leaves_scaled", "scale_in_place", "scaled"]
 
@@ -67,25 +66,27 @@ def leaves_scaled(node: fx.Node) -> bool:
     """Whether a value of a joint graph is a gradient that turns make, and that leaves where it lies."""
     if node.target is not operator.getitem or node.all_input_nodes[0].target is not REGION:
         return False
-    return bool(node.users) and all(
-        user.target is torch.ops.aten.mul.Tensor
-        and isinstance(by := user.args[1], fx.Node)
-        and is_tangent(by)
-        and _leaves(user)
-        for user in node.users
-    )
+    only = torch._functorch.config.donated_buffer and len(node.users) == 1
+    return only and all(_multiplies(user, node) for user in node.users)
 
 
 def _is_scaling(node: fx.Node, fresh: set[str]) -> bool:
     """Whether a node multiplies a gradient that nothing else reads by what its loss counts, and leaves."""
-    gradient, by = node.args
-    if not isinstance(gradient, fx.Node) or not isinstance(by, fx.Node) or gradient.name not in fresh:
+    gradient = node.args[0]
+    if not isinstance(gradient, fx.Node) or gradient.name not in fresh:
+        return False
+    return gradient.op == "placeholder" and len(gradient.users) == 1 and _multiplies(node, gradient)
+
+
+def _multiplies(node: fx.Node, gradient: fx.Node) -> bool:
+    """Whether a node multiplies a large gradient by the gradient of a loss, and leaves as that lies."""
+    by = node.args[1] if node.target is torch.ops.aten.mul.Tensor else None
+    if not isinstance(by, fx.Node) or node.args[0] is not gradient or not is_tangent(by):
         return False
     value, number = value_of(gradient), value_of(by)
-    large = prod(value.shape) * value.element_size() >= limits().scaled_bytes
+    large = tensor_bytes(value) >= limits().scaled_bytes
     same = value_of(node).stride() == value.stride() and number.dtype == value.dtype
-    alone = gradient.op == "placeholder" and len(gradient.users) == 1
-    return alone and large and same and is_tangent(by) and number.dim() == 0 and _leaves(node)
+    return large and same and number.dim() == 0 and _leaves(node)
 
 
 def _leaves(node: fx.Node) -> bool:

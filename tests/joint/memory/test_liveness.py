@@ -85,6 +85,22 @@ def test_what_is_made_again_lies_there_from_its_first_reader_on() -> None:
     assert held(step) == 3  # both are made before what the second is read for
 
 
+def test_what_reads_the_same_is_made_in_one_loop() -> None:
+    def step(x: Tensor, by: Tensor) -> Any:
+        first = x @ x
+        return sum((one(first) @ x).sum() for one in (torch.exp, torch.sin, torch.cos)), by.sum()
+
+    assert held(step) == 4  # one by one they would take three
+
+
+def test_what_a_later_reader_needs_is_made_before() -> None:
+    def step(x: Tensor, by: Tensor) -> Any:
+        first = x @ x
+        return (torch.sin(first) * (torch.exp(first) @ x)) @ x, by.sum()
+
+    assert held(step) == 3
+
+
 def test_views_take_nothing() -> None:
     assert held(lambda x, by: ((x @ x).t()[:32].reshape(-1).sum(), by.sum())) == 1
 

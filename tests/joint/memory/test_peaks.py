@@ -119,7 +119,13 @@ def test_gradients_that_leave_are_no_activations() -> None:
     scaled, other = (graph.call_function(mul, (one, by)) for one in (leaving, read))
     further = graph.call_function(torch.ops.aten.neg.default, (other,))
     graph.output((scaled, further, kept))
+    for node in graph.nodes:
+        node.meta["val"] = torch.empty(() if node is by else 1 << 18)
     assert [leaves_scaled(one) for one in (leaving, read, kept, by)] == [True, False, False, False]
+    with torch._functorch.config.patch(donated_buffer=False):
+        assert not leaves_scaled(leaving)
+    leaving.meta["val"] = torch.empty(8)
+    assert not leaves_scaled(leaving)
 
 
 @pytest.mark.slow

@@ -13,37 +13,42 @@ what one layer hands to the next, all layers are made again before the first gra
 So the graph is also divided into parts (`parts`): what one hands to the next is never made again.
 """
 
-import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, prod
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from superopt.backend.joint.memory.flow import Network
 from superopt.backend.joint.memory.parts import handed_on
+from superopt.backend.joint.memory.values import (
+    is_pure,
+    is_view,
+    kept_bytes,
+    makes_several,
+    seconds_of,
+    source_of,
+    writes,
+)
 from superopt.backend.joint.piece import is_tangent
 from superopt.backend.joint.scaled import leaves_scaled
 from superopt.cost.device import Device
-from superopt.rivals.aten import VIEWS, flops_of, operator_name, tensors_in, value_of, window_flops
+from superopt.rivals.aten import tensor_bytes, tensors_in, value_of
 
-__all__ = ["Choices", "Kept", "Passes", "keep_readers_of_changed", "tags", "untag"]
+__all__ = ["Choices", "Cut", "Kept", "Passes", "keep_readers_of_changed", "tags", "untag"]
 
-_FUSED = 0.35  # the time of an operator that is fused with others, over that of writing its result
-_LIBRARY = 0.6  # the share of the peak rate that libraries reach
 _RANGE = 1e3  # of prices, over and below that at which all bytes cost as much as all seconds
 _SPREAD = 0.5  # more time that what comes last is said to take, so that prices tell equal layers apart
 _ALIKE = 0.01  # of all bytes, by which choices differ at least
-_MOST_CUTS = 24  # for each division into parts
+_MOST_CUTS, _FEWEST_CUTS = 24, 4  # for each division into parts
+_MOST_WORK = 200_000  # operators of all cuts together
 _PARTS = (1, 2, 4, 8, 16)
 _ROUNDING = 1e-9  # of the whole
 _SAVE = CheckpointPolicy.MUST_SAVE
 _REMAKE = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
-_FUNCTIONS = frozenset({"exp", "tanh", "erf", "sigmoid", "sin", "cos", "log", "pow", "gelu", "silu"})
-_FUNCTION_WEIGHT = 3.0  # times an addition
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +67,12 @@ class Kept:
         """
         for nodes, policy in ((self.kept, _SAVE), (self.again, _REMAKE[0])):
             for node in nodes:
-                if not _is_view(node):
+                if not is_view(node) or makes_several(node):
                     moved.get(node, node).meta["recompute"] = policy
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class Cut:
     """What a cut keeps, and what it cost: bytes, and seconds as they are weighted."""
 
     kept: frozenset[fx.Node]
@@ -75,6 +80,7 @@ class _Cut:
     seconds: float
 
     def cost(self, price: float) -> float:
+        """Return what it cost where a byte costs so many seconds."""
         return self.seconds + price * self.bytes
 
 
@@ -89,7 +95,7 @@ def untag(graph: fx.Graph, before: Mapping[fx.Node, Any]) -> None:
 def keep_readers_of_changed(graph: fx.Graph) -> None:
     """Tell PyTorch's partitioner not to make again what reads a tensor that the step writes into."""
     for node in readers_of_changed(graph):
-        if not _is_view(node):
+        if not is_view(node):
             node.meta.setdefault("recompute", _SAVE)
 
 
@@ -108,14 +114,14 @@ class Passes:
         results = [one if isinstance(one, fx.Node) else None for one in leaves]
         self._place = {node: at for at, node in enumerate(graph.nodes)}
         self._tangents = [node for node in graph.nodes if is_tangent(node)]
-        # Another graph goes on from what is more than a loss.
-        self.is_part = any(
-            prod(one.shape) > 1 for node in self._tangents for one in tensors_in(value_of(node))
-        )
+        # Another graph goes on from what has no loss among its results.
+        given = [one for node in self._tangents for one in tensors_in(value_of(node))]
+        self.is_part = bool(given) and all(prod(one.shape) > 1 for one in given)
         self.late = _after([*self._tangents, *filter(_is_last, graph.nodes)])
         self.early = [node for node in graph.nodes if node.op == "call_function" and node not in self.late]
         wanted = [one for one in results[:forward_outputs] if one is not None]
-        self.required = _before(wanted)  # by the forward pass itself
+        early = set(self.early)
+        self.required = _before([*wanted, *filter(writes, early)])  # by the forward pass itself
         self.leaving = set(wanted)
         self.gradients = [one for one in results[forward_outputs:] if one is not None]
         self.needed = {  # by the backward pass
@@ -155,16 +161,8 @@ def readers_of_changed(graph: fx.Graph) -> set[fx.Node]:
 
     PyTorch 2.13 makes it again, and gradients are wrong then.
     """
-    changed = {
-        node.args[0]
-        for node in graph.nodes
-        if node.op == "call_function"
-        and isinstance(node.target, torch._ops.OpOverload)
-        and node.target._schema.is_mutable
-        and node.args
-        and isinstance(node.args[0], fx.Node)
-    }
-    return _users(changed)
+    changed = (node.args[0] for node in graph.nodes if writes(node) and node.args)
+    return _users({one for one in changed if isinstance(one, fx.Node)})
 
 
 class Choices:
@@ -172,17 +170,14 @@ class Choices:
 
     def __init__(self, passes: Passes, device: Device) -> None:
         self.passes = passes
-        every = {node: _seconds(node, device) for node in passes.graph.nodes if node.op == "call_function"}
+        every = {node: seconds_of(node, device) for node in passes.graph.nodes if node.op == "call_function"}
         self.step_s = sum(every.values())  # of a whole step that makes nothing again
-        self.bytes = {node: _bytes(node) for node in passes.early}
+        self.bytes = {node: kept_bytes(node) for node in passes.early}
         changed = readers_of_changed(passes.graph)
+        # What the forward pass does not need itself is made once, in whichever pass.
+        self.times = {node: every[node] if node in passes.required else 0.0 for node in passes.early}
         self.seconds = {
-            node: inf
-            if _is_user_kept(node) or not _is_pure(node) or node in changed
-            else every[node]
-            # What the forward pass does not need itself is made once, in whichever pass.
-            if node in passes.required
-            else 0.0
+            node: inf if _is_user_kept(node) or not is_pure(node) or node in changed else self.times[node]
             for node in passes.early
         }
         # Of what costs the same for each byte, the first is made again first: what follows is read by then.
@@ -196,41 +191,42 @@ class Choices:
         if self.total_s == 0.0 or self.total_bytes == 0:
             return []
         order = [node for node in self.passes.early if node in self.passes.required]
+        most = _MOST_WORK // (len(_PARTS) * len(self.passes.early))
         found, divided = dict[frozenset[fx.Node], Kept](), set[frozenset[fx.Node]]()
         for count in _PARTS:
             handed = handed_on(order, self.bytes, self.seconds, count) - self._user_remade
             if handed not in divided:
                 divided.add(handed)
-                found.update((one.kept, one) for one in self._at_all_prices(handed))
+                made = self._at_all_prices(handed, min(max(most, _FEWEST_CUTS), _MOST_CUTS))
+                found.update((one.kept, one) for one in made)
         return list(found.values())
 
-    def _at_all_prices(self, handed: frozenset[fx.Node]) -> list[Kept]:
-        """Return what is cheapest at some price; between two of them lies another one."""
+    def _at_all_prices(self, handed: frozenset[fx.Node], cuts: int) -> list[Kept]:
+        """Return what is cheapest at some price; between two, that is tried at which both cost the same."""
         middle = self.total_s / self.total_bytes
-        ends = [self._cut(middle / _RANGE, handed), self._cut(middle * _RANGE, handed)]
+        ends = [self.cut(price, handed) for price in (middle / _RANGE, middle * _RANGE)]
         found = [one for one in ends if one is not None]
         left = [(found[0], found[1])] if len(found) == 2 else []
-        while left and len(found) < _MOST_CUTS:
+        for _ in range(cuts):
+            if not left:
+                break
             more, fewer = left.pop(0)
-            spared = more.bytes - fewer.bytes
-            if spared < _ALIKE * self.total_bytes:
+            spared, longer = more.bytes - fewer.bytes, fewer.seconds - more.seconds
+            if spared < _ALIKE * self.total_bytes or longer <= 0.0:
                 continue
-            price = (fewer.seconds - more.seconds) / spared
-            made = self._cut(price, handed)
-            if made is None or made.cost(price) >= more.cost(price) * (1 - _ROUNDING):
+            made = self.cut(longer / spared, handed)
+            if made is None or made.cost(longer / spared) >= more.cost(longer / spared) * (1 - _ROUNDING):
                 continue
             found.append(made)
             left += [(more, made), (made, fewer)]
             left.sort(key=lambda pair: pair[1].bytes - pair[0].bytes)
         return [self.of(one.kept) for one in found]
 
-    def at(self, price: float) -> Kept | None:
-        """Return the cheapest choice where a byte costs so many seconds, None where there is none."""
-        made = self._cut(price, frozenset())
-        return None if made is None else self.of(made.kept)
+    def cut(self, price: float, handed: Collection[fx.Node] = ()) -> Cut | None:
+        """Return the cheapest choice where a byte costs so many seconds, None where there is none.
 
-    def _cut(self, price: float, handed: frozenset[fx.Node]) -> "_Cut | None":
-        """Return the cheapest choice that makes none of some values again."""
+        None of what is handed on is made again.
+        """
         nodes = self.passes.early
         place = {
             node: 2 * at + 2 for at, node in enumerate(nodes)
@@ -255,7 +251,7 @@ class Choices:
             return None
         kept = frozenset(node for node, at in place.items() if at in first and at + 1 not in first)
         again = (node for node, at in place.items() if at not in first)
-        return _Cut(
+        return Cut(
             kept,
             sum(self.bytes[node] for node in kept),
             sum(self.seconds[node] * self.weights[node] for node in again if self.seconds[node] < inf),
@@ -268,13 +264,18 @@ class Choices:
     def of(self, kept: Collection[fx.Node]) -> Kept:
         """Return the choice that keeps some nodes."""
         again = {node for node in self.remade(kept) if node in self.passes.required}
-        held = {_base(node) or node for node in kept} - self.passes.leaving
+        held = set(map(source_of, kept)) - set(map(source_of, self.passes.leaving))
         return Kept(
             frozenset(kept),
             frozenset(again),
             # A gradient that leaves the step is no activation, however early it is made.
-            sum(_size(tensors_in(value_of(node))) for node in held if not leaves_scaled(node)),
-            sum(self.seconds[node] for node in again),
+            sum(
+                tensor_bytes(one)
+                for node in held
+                if node.op == "call_function" and not leaves_scaled(node)
+                for one in tensors_in(value_of(node))
+            ),
+            sum(self.times[node] for node in again),
         )
 
     def remade(self, kept: Collection[fx.Node]) -> set[fx.Node]:
@@ -289,64 +290,6 @@ class Choices:
         return found
 
 
-def _seconds(node: fx.Node, device: Device) -> float:
-    """Return about how long an operator takes in the backward pass."""
-    if _is_view(node) or node.target is operator.getitem:
-        return 0.0
-    written = _size(tensors_in(value_of(node)))
-    flops = flops_of(node) or window_flops(node)
-    if flops:
-        dtype = next((one.dtype for one in tensors_in(value_of(node))), torch.float32)
-        name = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(dtype, "")
-        rate = device.matrix_flops.get(name, device.vector_flops)
-        return flops / (rate * _LIBRARY)
-    read = _size(tensor for one in node.all_input_nodes for tensor in tensors_in(value_of(one)))
-    moved = max(written, min(read, 4 * written) if written else 0, read if written * 4 < read else 0)
-    fused = all(_is_fused(user) for user in node.users)
-    weight = _FUNCTION_WEIGHT if operator_name(node) in _FUNCTIONS else 1.0
-    return moved * (_FUSED * weight if fused else 1.0 + _FUSED * weight) / (device.memory_gbs * 1e9)
-
-
-def _is_fused(node: fx.Node) -> bool:
-    """Whether Inductor's own code computes a node, so that it need not be written to memory."""
-    return node.op == "call_function" and operator_name(node) is not None and not flops_of(node)
-
-
-def _bytes(node: fx.Node) -> float:
-    """Return the bytes that are kept with a node; views and groups are not kept themselves."""
-    value = value_of(node)
-    if not isinstance(value, Tensor) or _base(node) is not None:
-        return inf
-    return _size([value])
-
-
-def _base(node: fx.Node) -> fx.Node | None:
-    """Return the computed tensor that a view looks at, None where that is an input or a node is no view."""
-    found = node
-    while _is_view(found) or (found.target is operator.getitem and _is_view(found.all_input_nodes[0])):
-        found = found.all_input_nodes[0]
-    return found if found.op == "call_function" and found is not node else None
-
-
-def _size(tensors: Iterable[Tensor]) -> int:
-    return sum(prod(map(int, one.shape)) * one.element_size() for one in tensors)
-
-
-def _is_view(node: fx.Node) -> bool:
-    return operator_name(node) in VIEWS
-
-
-def _is_pure(node: fx.Node) -> bool:
-    """Whether a node is the same whenever it is computed, and does nothing else."""
-    if node.target is operator.getitem:
-        return True
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    random = torch.Tag.nondeterministic_seeded in target.tags
-    return target.namespace in ("aten", "prims") and not target._schema.is_mutable and not random
-
-
 def _is_user_remade(node: fx.Node) -> bool:
     return node.meta.get("recompute") in _REMAKE
 
@@ -357,9 +300,8 @@ def _is_user_kept(node: fx.Node) -> bool:
 
 def _is_last(node: fx.Node) -> bool:
     """Whether PyTorch computes a node in the backward pass, though that may need no gradient for it."""
-    tag, target = node.meta.get("partitioner_tag"), node.target
-    writes = isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
-    return tag == "must_be_in_backward" or (tag == "is_backward" and writes)
+    tag = node.meta.get("partitioner_tag")
+    return tag == "must_be_in_backward" or (tag == "is_backward" and writes(node))
 
 
 def _after(nodes: Iterable[fx.Node]) -> set[fx.Node]:
@@ -377,7 +319,7 @@ def _users(nodes: Collection[fx.Node]) -> set[fx.Node]:
         node = left.pop()
         if node not in found:
             found.add(node)
-            left += node.users if _is_view(node) else ()
+            left += node.users if is_view(node) else ()
     return found
 
 

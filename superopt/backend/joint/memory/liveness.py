@@ -8,16 +8,17 @@ it is made to its last reader, and what the backward pass reads from where the f
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx
 
 from superopt.backend.joint.memory.kept import Passes
+from superopt.backend.joint.memory.values import is_view
 from superopt.backend.joint.scaled import leaves_scaled
 from superopt.backend.region_plan import REGION
 from superopt.rivals.aten import (
-    VIEWS,
     heavy,
     is_attention,
     is_matmul,
@@ -34,6 +35,10 @@ _MADE_ANYWHERE = frozenset({"_to_copy", "full", "scalar_tensor", "arange", "clon
 
 _PICKS = frozenset({"gather", "index", "index_select", "embedding"})
 """Operators that read elements here and there, which Inductor computes where they are read, too."""
+
+_MOST_READ = 4  # tensors by an operator that Inductor computes for each of several readers
+_COSTLY = frozenset({"exp", "sigmoid"})  # which it never does, on a CPU
+_NEAR = 64  # operators, by which those of one loop lie apart at most
 
 _NAMES = """
 index_put scatter scatter_add scatter_reduce slice_scatter select_scatter _unsafe_index_put
@@ -126,11 +131,23 @@ class _Pass:
     ) -> None:
         self.known, self.results, self.members = known, results, set(order)
         self.memory: dict[fx.Node, _Memory | None] = dict(given or {})
-        self.inlined = {node for node in order if self._is_inlined(node)}
-        self.written = [node for node in order if node not in known.looking and node not in self.inlined]
-        self.last_read: dict[_Memory, int] = {}
-        for at, node in enumerate(self.written):
-            self.last_read.update((one, at) for one in self._read(node))
+        self.read: dict[fx.Node, set[_Memory]] = {}
+        self.inlined = set[fx.Node]()
+        for node in order:
+            if node not in known.looking:
+                self.read[node] = self._read(node)
+                if self._is_inlined(node):
+                    self.inlined.add(node)
+        self.written = [node for node in self.read if node not in self.inlined]
+        self.readers: dict[_Memory, list[fx.Node]] = {}
+        for node in self.written:
+            for one in self.read[node]:
+                self.readers.setdefault(one, []).append(node)
+        self._share_loops()
+        place = {node: at for at, node in enumerate(self.written)}
+        for several in self.readers.values():
+            several.sort(key=place.__getitem__)
+        self.last_read = {one: place[several[-1]] for one, several in self.readers.items()}
 
     def memory_of(self, node: fx.Node) -> _Memory | None:
         """Return the memory in which a value lies, None for an input of the step."""
@@ -168,7 +185,7 @@ class _Pass:
             freed = ends.get(at, [])
             size = sum(sizes[one] for one in made[node])
             # Inductor's code writes over what is read for the last time, where that is of the same size.
-            over = next((one for one in freed if sizes[one] == size and node in self.known.over), None)
+            over = next((one for one in freed if sizes[one] == size and self._is_written_over(one)), None)
             now += size if over is None else 0
             most = max(most, now)
             in_turns = max(in_turns, now) if node.target is REGION else in_turns
@@ -176,20 +193,43 @@ class _Pass:
             now -= sum(sizes[one] for one in made[node] if one not in last and one not in lasting)
         return Most(most, in_turns)
 
+    def _share_loops(self) -> None:
+        """Move operators of single elements to later ones that read the same memory.
+
+        Inductor computes both in one loop, so that what the first makes waits for what the second reads.
+        """
+        for several in self.readers.values():
+            each = [node for node in several if node in self.known.each]
+            for first, second in reversed([*pairwise(each)]):
+                if self.known.results[first] == self.known.results[second]:
+                    self._move(first, second)
+
+    def _move(self, first: fx.Node, second: fx.Node) -> None:
+        """Move one operator to another, and what reads it behind that, unless the other needs it."""
+        start, end = self.written.index(first), self.written.index(second)
+        if not 0 < end - start <= _NEAR:
+            return
+        moved, stays = [first], list[fx.Node]()
+        for node in self.written[start + 1 : end + 1]:
+            needs = any(one.made_by in moved for one in self.read[node] if not one.is_given)
+            (moved if needs else stays).append(node)
+        if stays and stays[-1] is second:
+            self.written[start : end + 1] = [*stays[:-1], first, second, *moved[1:]]
+
+    def _is_written_over(self, memory: _Memory) -> bool:
+        """Whether the last reader of some memory may write there: no loop that others share does."""
+        *others, last = self.readers[memory]
+        results = self.known.results
+        shared = any(one in self.known.each and results[one] == results[last] for one in others)
+        return last in self.known.over and not shared
+
     def _read(self, node: fx.Node) -> set[_Memory]:
         """Return the memory that a node reads, also through what is computed together with it."""
-        found, seen, left = set[_Memory](), set[fx.Node](), [*node.all_input_nodes]
-        while left:
-            one = left.pop()
-            if one in seen:
-                continue
-            seen.add(one)
-            memory = self.memory_of(one)
-            if memory is None:
-                continue
-            if not memory.is_given and memory.made_by in self.inlined:
-                left += memory.made_by.all_input_nodes
-            else:
+        found = set[_Memory]()
+        for memory in map(self.memory_of, node.all_input_nodes):
+            if memory is not None and not memory.is_given and memory.made_by in self.inlined:
+                found |= self.read[memory.made_by]
+            elif memory is not None:
                 found.add(memory)
         return found
 
@@ -197,7 +237,7 @@ class _Pass:
         """Whether a value is computed where it is read, and never lies in memory."""
         if node not in self.known.each:
             return False
-        left, read = [node], False
+        left, readers = [node], 0
         while left:
             one = left.pop()
             if one in self.results:
@@ -205,12 +245,14 @@ class _Pass:
             for user in one.users:
                 if user not in self.members:
                     continue
-                read = True
                 if user in self.known.looking:
                     left.append(user)
-                elif user not in self.known.fusing:
+                    continue
+                readers += 1
+                if user not in self.known.fusing:
                     return False
-        return read
+        costly = len(self.read[node]) > _MOST_READ or operator_name(node) in _COSTLY
+        return readers == 1 or (readers > 1 and not costly)
 
 
 def _bytes_of_results(node: fx.Node) -> dict[int, int]:
@@ -223,7 +265,7 @@ def _looks_at(node: fx.Node) -> bool:
     """Whether a node is the memory of another one, seen otherwise or written over."""
     if node.op != "call_function":
         return False
-    if node.target is operator.getitem or operator_name(node) in VIEWS:
+    if node.target is operator.getitem or is_view(node):
         return True
     return operator_name(node) == "mul" and leaves_scaled(node.all_input_nodes[0])
 

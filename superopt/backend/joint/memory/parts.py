@@ -10,7 +10,7 @@ from math import inf
 
 from torch import fx
 
-from superopt.rivals.aten import VIEWS, operator_name
+from superopt.backend.joint.memory.values import is_view
 
 __all__ = ["handed_on"]
 
@@ -54,7 +54,7 @@ def _last_read(node: fx.Node, place: Mapping[fx.Node, int]) -> int:
         user = left.pop()
         if user in place:
             last = max(last, place[user])
-            if operator_name(user) in VIEWS:
+            if is_view(user):
                 left += user.users
     return last
 
