@@ -32,7 +32,7 @@ _MEANINGS = {
     "weights": "what may be made of weights once, before all calls: nothing (live), small tensors (default),"
     " or any that makes calls faster (frozen)",
     "memory": "what a training step may pay for less memory: no time (fast), 5% of it (balanced), or as much"
-    " as holds it under a number of bytes, without its inputs and the gradients that it leaves",
+    " as holds it under a number of bytes, without its inputs, results and gradients",
     "inductor": "a dict of options for Inductor, which compiles all the rest",
 }
 

@@ -34,6 +34,8 @@ class RowsPrinter(SumsPrinter):
         """Whether all that vectors run along are windows, whose edges depend on the innermost taps alone."""
         if self.vector is None or self.vector not in self.tiles.fixed or not self.reduced:
             return False
+        if self.reduced[-1] not in {*self.tiles.fixed, *self.tiles.walked}:  # it may be longer in later calls
+            return False
         sizes, read = self.graph.sizes, self._operands()
         along = [value for value in read if self.vector in self.tiles.place(value).strides]
         return (

@@ -74,7 +74,7 @@ class _SlidingPrinter(SumsPrinter):
         length = tiles.extent(vector)
         for axis in reversed(axes):
             strides[axis] = length
-            length = f"{length} * {self.graph.sizes[axis]}"
+            length = f"{length} * {tiles.extent(axis)}"
         name = f"{tiles.names.values[value]}_turned"
         tiles.allocate(name, length)
         pointer = tiles.pointer(value, place)
