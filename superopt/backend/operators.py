@@ -13,9 +13,10 @@ from superopt.errors import InputError
 from superopt.ir import Graph
 from superopt.rivals.aten import is_window
 from superopt.rivals.composites import recomposed, reduces
+from superopt.trace.run import in_own_memory
 from superopt.verify.graphs.equality import equal_graphs
 
-__all__ = ["Operators", "eager_module", "in_own_memory", "operators_of", "slides"]
+__all__ = ["Operators", "eager_module", "operators_of", "slides"]
 
 
 @dataclass(slots=True)
@@ -71,19 +72,6 @@ class Operators:
         known = [port.name for port in goal.inputs], [one.port.name for one in goal.outputs]
         if (ports, made) != known or not equal_graphs(goal, found).equal:
             raise InputError(f"{goal.name}: the operators of a plan compute something else")
-
-
-def in_own_memory(made: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return results contiguous, none of which shares memory with another or with what is known."""
-    held = {one.untyped_storage().data_ptr() for one in known.values()}
-    found = {}
-    for name, tensor in made.items():
-        whole = tensor.contiguous()
-        if whole.untyped_storage().data_ptr() in held:
-            whole = whole.clone()
-        held.add(whole.untyped_storage().data_ptr())
-        found[name] = whole
-    return found
 
 
 def eager_module(region: Region) -> tuple[fx.GraphModule, bool]:

@@ -96,6 +96,9 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
         "results": list(program.outputs),
         "symbols": [str(torch.Size(tensor.shape)) for tensor in subgraph.example(_others(subgraph))],
     }
+    casts = [str(value.dtype) for value in map(value_of, subgraph.piece.nodes) if isinstance(value, Tensor)]
+    if len(set(casts)) > 1:  # algebra knows none, and kernels round where PyTorch does
+        options["dtypes"] = casts
     if subgraph.symbols:
         options["elsewhere"] = _text_elsewhere(subgraph)
     parts = {**versions(), **target.key_parts()}

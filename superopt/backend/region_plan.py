@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from superopt.backend.joint.turns.tiles import Tiles
-from superopt.backend.operators import Operators, in_own_memory
+from superopt.backend.operators import Operators
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.codec import candidate_from_json, checked_graph, member, runnable_json
 from superopt.candidates.parts import parts_of
@@ -28,7 +28,7 @@ from superopt.errors import InputError, first_line
 from superopt.funnel.assembly import InTorch, as_kernel
 from superopt.ir import Graph, extents, print_graph, release_shifts
 from superopt.targets import Kernel, OrderedKernel, Target, pick_target
-from superopt.trace.run import TORCH_DTYPES
+from superopt.trace.run import TORCH_DTYPES, in_own_memory
 from superopt.weights.kept import KeptKernel
 
 if TYPE_CHECKING:

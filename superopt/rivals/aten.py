@@ -25,6 +25,7 @@ __all__ = [
     "listed",
     "operator_name",
     "read_by",
+    "runs_on_anything",
     "tensor_bytes",
     "tensors_in",
     "value_of",
@@ -53,6 +54,9 @@ _WINDOWS = frozenset({"convolution", *_POOLS})
 _FEW_PRODUCTS = 64  # for each result of a convolution, as depthwise ones have
 _ATTENTION_WEIGHT = 3  # two products and a softmax
 
+
+_KNOWN = frozenset({"aten", "prims", "superopt"})
+_QUOTIENTS = frozenset({"div", "floor_divide", "remainder", "fmod"})
 
 _PRIMS = {"convert_element_type": "_to_copy", "fma": "addcmul", "iota": "arange"}
 """Operators that Inductor makes of others, and what computes the same in ATen when called in its way."""
@@ -149,6 +153,21 @@ def bytes_of(node: fx.Node) -> int:
         return 0
     moved = (*read_by(node), *tensors_in(value_of(node)))
     return sum(map(tensor_bytes, moved))
+
+
+def runs_on_anything(graph: fx.Graph) -> bool:
+    """Whether a graph may be called on made-up numbers, with 0 for integers, as often as a race likes.
+
+    Operators of users may keep count, those between processes wait for others, and to divide an integer by 0
+    ends the process in Inductor's code.
+    """
+    for node in graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        whole = [one for one in tensors_in(value_of(node)) if not one.dtype.is_floating_point]
+        if node.target.namespace not in _KNOWN or (operator_name(node) in _QUOTIENTS and whole):
+            return False
+    return True
 
 
 def tensor_bytes(tensor: Tensor) -> int:

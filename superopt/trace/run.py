@@ -19,7 +19,16 @@ from superopt.errors import GraphError
 from superopt.ir import Graph, Port, Step
 from superopt.ops import OPS
 
-__all__ = ["TORCH_DTYPES", "Evaluation", "TorchScalars", "Value", "blank_inputs", "dtype_name", "run_graph"]
+__all__ = [
+    "TORCH_DTYPES",
+    "Evaluation",
+    "TorchScalars",
+    "Value",
+    "blank_inputs",
+    "dtype_name",
+    "in_own_memory",
+    "run_graph",
+]
 
 TORCH_DTYPES = torch_dtypes()
 """The torch dtype of each dtype name of the IR."""
@@ -323,3 +332,16 @@ class Evaluation:
         """Return a value as the tensor at a port."""
         whole = [self.sizes[axis] for axis in port.axes]
         return self.spread(value, port.axes).expand(whole).reshape(self.graph.shape(port))
+
+
+def in_own_memory(made: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return results contiguous, none of which shares memory with another or with what is known."""
+    held = {one.untyped_storage().data_ptr() for one in known.values()}
+    found = {}
+    for name, tensor in made.items():
+        whole = tensor.contiguous()
+        if whole.untyped_storage().data_ptr() in held:
+            whole = whole.clone()
+        held.add(whole.untyped_storage().data_ptr())
+        found[name] = whole
+    return found

@@ -12,7 +12,7 @@ from torch import Tensor
 from superopt.dtypes import torch_dtypes
 from superopt.errors import GraphError, InputError
 from superopt.ir import Graph
-from superopt.trace.run import run_graph
+from superopt.trace.run import in_own_memory, run_graph
 from superopt.weights.asked import Asking, Reads, unasked
 from superopt.weights.away import Behind, is_away, put_away
 from superopt.weights.division import Divided
@@ -353,7 +353,8 @@ class KeptKernel:
         return tuple(known[at] for at in self._read)
 
     def _computed_whole(self, given: Sequence[Tensor]) -> Sequence[Tensor]:
-        made = self._whole(dict(zip(self.inputs, given, strict=True)))
+        known = dict(zip(self.inputs, given, strict=True))
+        made = in_own_memory(self._whole(known), known)
         return [made[name] for name in self.outputs]
 
 

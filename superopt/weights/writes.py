@@ -1,7 +1,7 @@
 """Writes: those to a tensor that PyTorch does not count in its `_version`.
 
 `tensor.data` is another tensor of the same memory, with a count of its own. From the time that a tensor is
-watched, what its `data` gives is kept, so that the counts of these aliases, and of their views, are known.
+watched, what its `data` gives is kept, and that of its views, so that the counts of these aliases are known.
 `tensor.data = other` may change the shape and the strides of a tensor but not its address, so it is counted
 here. So are the steps of fused optimizers, and what collectives write, of which their schemas say nothing.
 
@@ -130,6 +130,11 @@ def _get(self: Tensor) -> Tensor:
     known = _watched.get(id(self))
     if known is not None:
         known.note(alias)
+    elif _places and (place := _place_of(self)):  # views and detached tensors give aliases as well
+        for key in tuple(_places.get(place, ())):
+            other = _watched.get(key)
+            if other is not None:
+                other.note(alias)
     return alias
 
 

@@ -304,3 +304,31 @@ def test_an_identity_that_loses_some_digits_stays_one() -> None:
         equivalent(torch.tanh, lambda x: by_sigmoid(x + 1e4) - 1 + torch.tanh(x), f32(4, 8)).outcome
         != "equal"
     )
+
+
+COUNTED = {
+    "a number as large as the places that are looked at": (
+        lambda x: x.mean(-1) + x[:, 0],
+        lambda x: x.sum(-1) / 3 + x[:, 0],
+    ),
+    "another one": (lambda x: x.mean(-1) + x[:, 0], lambda x: x.sum(-1) / 4 + x[:, 0]),
+    "positions up to some place": (
+        lambda x: x * torch.arange(100).clamp(max=50),
+        lambda x: x * torch.arange(100),
+    ),
+    "positions from some place": (
+        lambda x: x * torch.relu(torch.arange(100.0) - 60),
+        lambda x: x * 0.0,
+    ),
+    "a root of 11": (lambda x: x * 11**0.5 * 11**0.5, lambda x: -11 * x),
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", COUNTED)
+def test_numbers_stand_for_themselves(name: str, seed: int) -> None:
+    """Before: each of these was equal, some for one seed in four."""
+    first, second = COUNTED[name]
+    x = torch.randn(4, 100)
+    assert not equivalent(first, second, x, floats=False, seed=seed).equal
+    assert equivalent(first, first, x, floats=False, seed=seed).equal

@@ -1,9 +1,11 @@
 """Undefined: programs of which one makes NaN or infinity for numbers for which the other has a number."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from superopt.verify.decide import UNDEFINED
 from superopt.verify.equivalent import equivalent
@@ -159,3 +161,37 @@ def test_a_difference_with_infinity_is_refuted_by_numbers_alone():
     assert wrong.different
     assert wrong.counterexample is not None
     assert not equivalent(lambda x: 2 * x + x / INF, lambda x: 3 * x, X, floats=False).different
+
+
+def _parabola(wanted: float) -> Any:
+    def made(x: Tensor) -> Tensor:
+        v = x * (200 - x)
+        return torch.where(v > 9999.0, wanted, torch.sqrt(9999.0 - v))
+
+    return made
+
+
+HIDDEN = {
+    "near one number alone": (_parabola(5.0), _parabola(7.0)),
+    "of what is not negative": (
+        lambda x: torch.where(x < 0, 5.0, x.sqrt()),
+        lambda x: torch.where(x < 0, 7.0, x.sqrt()),
+    ),
+    "and a choice beside it": (
+        lambda x: torch.relu(-x) + torch.where(x < 0, 5.0, x.sqrt()),
+        lambda x: 2 * torch.relu(-x) + torch.where(x < 0, 5.0, x.sqrt()),
+    ),
+    "of a logarithm": (
+        lambda x: torch.where(x > 1, 5.0, torch.log(1 - x)),
+        lambda x: torch.where(x > 1, 7.0, torch.log(1 - x)),
+    ),
+}
+
+
+@pytest.mark.parametrize("floats", [True, False])
+@pytest.mark.parametrize("name", HIDDEN)
+def test_where_a_root_is_left_out_programs_are_compared(name: str, floats: bool) -> None:
+    """Before: only numbers were tried for which all roots are defined, where a condition is never met."""
+    first, second = HIDDEN[name]
+    assert not equivalent(first, second, torch.randn(8), floats=floats).equal
+    assert equivalent(first, first, torch.randn(8), floats=floats).equal

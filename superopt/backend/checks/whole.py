@@ -33,7 +33,7 @@ from superopt.backend.region_race import even
 from superopt.cache import Cache, Key
 from superopt.cost.memory import available_bytes
 from superopt.errors import SuperoptError, kind_and_line
-from superopt.rivals.aten import hint_of, value_of
+from superopt.rivals.aten import hint_of, runs_on_anything, value_of
 from superopt.rivals.inductor import alone, compiled_by_inductor
 from superopt.rivals.kinds import kinds_of
 from superopt.targets import Target
@@ -109,6 +109,8 @@ class WholeRace:
         end = time.monotonic() + seconds
         found = Outcome({})
         if offered and not self.is_whole(offered):
+            if not runs_on_anything(self.graph):
+                raise SuperoptError("it calls what a race may not call")
             if not self._fits():
                 raise SuperoptError("its inputs take too much memory to be drawn once more")
             found = alone(lambda: self._raced(offered, lambda: end - time.monotonic(), _PATIENCE))
@@ -125,7 +127,7 @@ class WholeRace:
 
     def _raced_now(self, offered: Taken) -> Outcome | None:
         """Return what a race within the budget finds, or None where there is none."""
-        if not self._has_time(offered):
+        if not self._has_time(offered) or not runs_on_anything(self.graph):
             return None
         end = time.monotonic() + self.ledger.left_s
         try:

@@ -39,7 +39,7 @@ from superopt.backend.joint.turns.choice import Turns
 from superopt.backend.options import Memory
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import kind_and_line
-from superopt.rivals.aten import flops_of, listed, tensors_in, value_of
+from superopt.rivals.aten import flops_of, listed, runs_on_anything, tensors_in, value_of
 from superopt.rivals.inductor import alone
 from superopt.targets import Target, pick_target
 from superopt.tune.measure import bytes_of
@@ -227,7 +227,7 @@ class Partitioner(CustomPartitionerFn):
         if turned is not None and turned.found.share >= _ALL and first.turns and first.tagged is None:
             return _Outcome(first, "the part is the step")
         inputs = inputs_of(base.module)
-        if bytes_of(inputs) > _MOST_BYTES:
+        if bytes_of(inputs) > _MOST_BYTES or not runs_on_anything(base.module.graph):
             return None
         least = _LEAST_SPEED if options.memory == "fast" else 1 / (1 + MORE_TIME)
         begun = time.monotonic()

@@ -3,6 +3,10 @@
 Half of all numbers are no squares, so r roots leave one trial in 2^r. A trial is cheap while only the
 operands of roots are computed, and the first roots of a program rule out most trials before later roots
 are computed.
+
+Where a condition leaves a root out, so that a program goes on without it, these trials show less than all: of
+`where(x < 0, 5, sqrt(x))` they show the root alone. So what they leave unseen is looked for, and nothing is
+proven then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from superopt.ir import Graph, tensorless_values, value_axes
+from superopt.ops import OPS
 from superopt.verify.evaluation.interpret import interpret
 from superopt.verify.evaluation.levels import LOGARITHMS, demanded_levels
 from superopt.verify.field.arithmetic import Field
@@ -20,6 +25,8 @@ from superopt.verify.field.residues import UNDEFINED
 __all__ = ["Roots", "elements"]
 
 _ROOTS = frozenset({"sqrt", "rsqrt"}) | LOGARITHMS
+_CHOICES = frozenset({"maximum", "minimum", "relu", "abs"})
+_LOOKED_AT = 512  # trials for outcomes that the good ones do not show
 _BATCH_ELEMENTS = 1 << 20  # field elements of the largest value of one batch
 
 
@@ -51,6 +58,7 @@ class Roots:
         work = {stage: elements(stage[0], sizes, stage[2]) for stage in stages}
         self.stages = sorted(stages, key=lambda stage: (work[stage] * len(stage[2]), stage[1]))
         self.work = work
+        self._choices = {graph: _choices(graph) for graph in graphs} if any(map(_leaves_out, graphs)) else {}
         self.least_work = min(work.values(), default=1)
 
     def good(self, field: Field) -> NDArray[np.int64]:
@@ -71,6 +79,55 @@ class Roots:
             alive = np.concatenate(kept) if kept else alive
         return alive
 
+    def leaves_unseen(self, field: Field, good: NDArray[np.int64]) -> bool:
+        """Whether a choice that turns out both ways turns out one way in all good trials."""
+        return any(
+            self._seen(graph, choices, field, np.arange(field.trials))
+            - self._seen(graph, choices, field, good)
+            for graph, choices in self._choices.items()
+        )
+
+    def _seen(
+        self, graph: Graph, choices: Sequence[int], field: Field, trials: NDArray[np.int64]
+    ) -> set[tuple[int, bool]]:
+        """Return which choices turn out which way, of those that turn out both ways or are seen."""
+        found = set[tuple[int, bool]]()
+        batch = min(_LOOKED_AT, batch_size(elements(graph, self.sizes), field.levels))
+        cone = _cone(graph, choices)
+        values = interpret(graph, field.take(trials[:batch]), self.sizes, only=cone)
+        for place in choices:
+            step = graph.step_at(place)
+            made, first = values[place][0], values[step.inputs[0]][0]
+            turned = made == first if step.op in _CHOICES else made != 0
+            defined = (made < UNDEFINED) & np.broadcast_to(first < UNDEFINED, made.shape)
+            found |= {(place, bool(one)) for one in np.unique(np.broadcast_to(turned, made.shape)[defined])}
+        return found
+
+
+def _choices(graph: Graph) -> list[int]:
+    """Return the comparisons and choices of what tensors hold."""
+    tensorless = tensorless_values(graph)
+    return [
+        place
+        for place, step in graph.numbered
+        if not tensorless[place] and step.op in OPS and (OPS[step.op].mask or step.op in _CHOICES)
+    ]
+
+
+def _leaves_out(graph: Graph) -> bool:
+    """Whether a condition may leave a root or a logarithm out."""
+    roots = {place for place, step in graph.numbered if step.op in _ROOTS}
+    made = {place for place, step in graph.numbered if step.op in OPS and OPS[step.op].mask}
+    made |= {place for place, port in enumerate(graph.inputs) if port.dtype == "bool"}
+    for place, step in graph.numbered:  # what is moved or cut out of a mask is one
+        if step.op in ("rename", "select") and step.inputs[0] in made:
+            made.add(place)
+    return any(
+        (step.op in ("where", "guard") or (step.op in ("mul", "contract") and made & set(step.inputs)))
+        and roots & _cone(graph, step.inputs)
+        for _, step in graph.numbered
+    )
+
 
 def batch_size(largest: int, levels: int) -> int:
     """Return how many trials to evaluate at once."""
@@ -84,9 +141,14 @@ def _cones(graph: Graph) -> list[tuple[int, frozenset[int]]]:
     for root in range(first, first + len(graph.steps)):
         if graph.step_at(root).op not in _ROOTS:
             continue
-        cone = {root}
-        for value in range(root, first - 1, -1):
-            if value in cone:
-                cone.update(graph.step_at(value).inputs)
-        cones.append((root, frozenset(cone)))
+        cones.append((root, _cone(graph, [root])))
     return cones
+
+
+def _cone(graph: Graph, values: Sequence[int]) -> frozenset[int]:
+    """Return some values with all that they are made from."""
+    cone = set(values)
+    for value in range(max(cone, default=0), len(graph.inputs) - 1, -1):
+        if value in cone:
+            cone.update(graph.step_at(value).inputs)
+    return frozenset(cone)

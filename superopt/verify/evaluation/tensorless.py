@@ -16,7 +16,16 @@ from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.constants import exact_constant
 from superopt.verify.field.residues import Residues, align_dims
 
-__all__ = ["Numbers", "Pair", "Pairs", "constants_of", "moved_dims", "selected_places", "tensorless_numbers"]
+__all__ = [
+    "Numbers",
+    "Pair",
+    "Pairs",
+    "constants_of",
+    "moved_dims",
+    "roots_of",
+    "selected_places",
+    "tensorless_numbers",
+]
 
 Numbers: TypeAlias = NDArray[np.float64]
 """Exact values on a grid, of shape (1, 1, *grid) like residues of one level and trial."""
@@ -271,6 +280,9 @@ class _Rationals:
     def infinity(self) -> None:
         return None
 
+    def size(self, extent: int | None) -> Fraction | None:
+        return None if extent is None else self._note(Fraction(extent))
+
     def add(self, a: Fraction | None, b: Fraction | None) -> Fraction | None:
         return None if a is None or b is None else self._note(a + b)
 
@@ -297,9 +309,19 @@ class _Rationals:
         return value
 
 
-def constants_of(graph: Graph, narrow: bool) -> tuple[frozenset[Fraction], bool, dict[int, Fraction]]:
+def roots_of(graph: Graph, narrow: bool) -> frozenset[Fraction]:
+    """Return the numbers whose roots are constants of a program."""
+    meant = [exact_constant(step.value, narrow) for step in graph.steps if step.value is not None]
+    return frozenset(one.value for one in meant if one.root)
+
+
+def constants_of(
+    graph: Graph, narrow: bool, extents: Mapping[str, int] | None = None
+) -> tuple[frozenset[Fraction], bool, dict[int, Fraction]]:
     """Return the magnitudes of all rational constants of a program, whether it is known of all constants
     which number was meant, and the value of every step that is a rational constant.
+
+    Where extents are told, these are constants, too.
     """
     noted = _Rationals(narrow)
     values: list[Fraction | None] = [None] * len(graph.inputs)
@@ -309,6 +331,8 @@ def constants_of(graph: Graph, narrow: bool) -> tuple[frozenset[Fraction], bool,
             values.append(noted.const(step.value))
         elif step.op in OPS:
             values.append(OPS[step.op].scalar(noted, *args))
+        elif step.op == "size":
+            values.append(noted.size((extents or {}).get(step.axes[0])))
         else:
             values.append(args[0] if step.op in ("rename", "select", "max") else None)
     known = {place: value for place, value in enumerate(values) if value is not None}

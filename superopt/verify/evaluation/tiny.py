@@ -21,7 +21,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from superopt.ir import Graph, tensorless_values, value_axes
+from superopt.ir import Graph, Step, tensorless_values, value_axes
 from superopt.ops import OPS
 from superopt.verify.evaluation.counts import misread_counts, multiplied_sums
 from superopt.verify.evaluation.gathered import gatherings
@@ -37,6 +37,7 @@ __all__ = ["Tiny", "is_narrow", "tiny_sizes"]
 _SIZES = (2, 3)
 _SMALL = 4  # an indexed axis of this length or less is evaluated whole
 _WHOLE = 64  # so is an axis of this length or less that equal indices join to another axis
+_TURNING = frozenset({"maximum", "minimum", "relu", "abs"})  # which choose by an order
 _NEAR = 6  # a constant up to which axes are made long enough to compare with
 _MOST_PLACES = 1 << 18  # the most positions of a grid on which masks are computed
 _POOL = 24  # places of a longer axis that are looked at
@@ -142,14 +143,15 @@ def tiny_sizes(
         if group in uses.read_apart and (whole or size <= tiny):
             places[group] = tuple(range(size))
         elif group in uses.selected:
-            # Two positions more than are selected, so that the selected ones are not all of the axis.
-            near = range(min(tiny + len(uses.selected[group]), size))
+            # Two or three positions more than are selected, so that these are not all of the axis, and that
+            # no number is its extent in both choices of sizes.
+            near = range(min(tiny + 1 + len(uses.selected[group]), size))
             others = [i for i in dict.fromkeys((*near, size - 1)) if i not in uses.selected[group]]
-            others = others[: max(2, least)]
+            others = others[: max(2 + variant % 2, least)]
             places[group] = tuple(sorted({*uses.selected[group], *others}))
         elif group in uses.indexed:
             # All axes get as many: masks over axes of equal length stay of equal length.
-            length = max(_SIZES[(1 + variant) % len(_SIZES)], *(c + 2 for c in uses.near), 2, least)
+            length = max(_SIZES[1], *(c + 2 for c in uses.near), least) + variant % 2
             places[group] = tuple(range(min(size, length)))
         else:
             if multiplied.get(group, 0) > max(_SIZES):  # else one of two choices of sizes is enough
@@ -208,6 +210,20 @@ def _groups(
     for a, b in links:
         leader[find(a)] = find(b)
     return {axis: find(axis) for axis in real}
+
+
+def _chooses(step: Step) -> bool:
+    """Whether a step makes a mask, or one of two numbers."""
+    return step.op in OPS and (OPS[step.op].mask or step.op in _TURNING)
+
+
+def _outcomes(step: Step, made: Numbers, given: Sequence[Numbers | None]) -> list[NDArray[np.bool_]]:
+    """Return which places a mask has, or where a step chooses either of two numbers."""
+    if step.op not in _TURNING:
+        return [made != 0]
+    first, *rest = (one for one in given if one is not None)
+    second = rest[0] if rest else np.zeros((1,) * made.ndim) if step.op == "relu" else -first
+    return [np.asarray(made == first), np.asarray(made == second)]
 
 
 class _Uses:
@@ -285,7 +301,7 @@ class _Uses:
             found |= {
                 axes[place]
                 for place, step in graph.numbered
-                if tensorless[place] and axes[place] and step.op in OPS and OPS[step.op].mask
+                if tensorless[place] and axes[place] and _chooses(step)
             }
         largest = [one for one in found if not any(one < other for other in found)]
         return sorted(tuple(sorted(one)) for one in largest)
@@ -320,17 +336,15 @@ class _Uses:
             numbers = tensorless_numbers(graph, order, spread, extents)
             for place, step in graph.numbered:
                 found = numbers[place]
-                mask = tensorless[place] and step.op in OPS and OPS[step.op].mask
-                if not mask or found is None or not axes[place] or not axes[place] <= set(names):
+                chooses = tensorless[place] and _chooses(step)
+                if not chooses or found is None or not axes[place] or not axes[place] <= set(names):
                     continue
                 present = [axis for axis in names if axis in order]
-                moved = np.moveaxis(found[0, 0], [order[axis] for axis in present], range(len(present)))
-                extent = dict(zip(present, moved.shape, strict=False))
-                columns.append(
-                    np.broadcast_to(
-                        moved.reshape([extent.get(axis, 1) for axis in names]) != 0, shape
-                    ).ravel()
-                )
+                for outcome in _outcomes(step, found, [numbers[i] for i in step.inputs]):
+                    moved = np.moveaxis(outcome[0, 0], [order[axis] for axis in present], range(len(present)))
+                    extent = dict(zip(present, moved.shape, strict=False))
+                    spread_out = moved.reshape([extent.get(axis, 1) for axis in names])
+                    columns.append(np.broadcast_to(spread_out, shape).ravel())
         if not columns:
             return {}
         rows = np.packbits(np.stack(columns, axis=1), axis=1)

@@ -281,23 +281,38 @@ WITH_LOGARITHMS = tuple(tower_from(prime, 3) for prime in _SMALL)
 
 
 def choose_tower(
-    seed: int, levels: int, constants: Collection[Fraction], *, logarithms: bool, signs: bool
+    seed: int,
+    levels: int,
+    constants: Collection[Fraction],
+    *,
+    logarithms: bool,
+    signs: bool,
+    roots: Collection[Fraction] = (),
 ) -> tuple[tuple[int, ...], bool]:
-    """Return a tower for some constants, drawn by a seed, and whether it suits all of them."""
+    """Return a tower for some constants, drawn by a seed, and whether it suits all of them.
+
+    Those whose signs matter are squares there, and those whose roots are constants, too.
+    """
     towers = WITH_LOGARITHMS if logarithms else TOWERS
     if levels > len(towers[0]):
-        return HIGHEST, _suits(HIGHEST, levels, frozenset(constants), signs)
+        return HIGHEST, _suits(HIGHEST, levels, frozenset(constants), signs, frozenset(roots))
     start = seed % len(towers)
     wanted = frozenset(constants)
     for number in range(len(towers)):
         tower = towers[(start + number) % len(towers)]
-        if _suits(tower, levels, wanted, signs):
+        if _suits(tower, levels, wanted, signs, frozenset(roots)):
             return tower, True
     return towers[start], False
 
 
 @lru_cache(maxsize=1024)
-def _suits(tower: tuple[int, ...], levels: int, constants: frozenset[Fraction], signs: bool) -> bool:
+def _suits(
+    tower: tuple[int, ...],
+    levels: int,
+    constants: frozenset[Fraction],
+    signs: bool,
+    roots: frozenset[Fraction],
+) -> bool:
     for prime in tower[:levels]:
         residues = set()
         for value in constants:
@@ -306,7 +321,7 @@ def _suits(tower: tuple[int, ...], levels: int, constants: frozenset[Fraction], 
             residues.add(value.numerator * pow(value.denominator, -1, prime) % prime)
             if signs and value and not is_square(abs(value), prime):
                 return False
-        if len(residues) < len(constants):
+        if len(residues) < len(constants) or not all(is_square(abs(one), prime) for one in roots if one):
             return False
     return True
 

@@ -6,7 +6,7 @@ from superopt.dtypes import INTEGERS
 from superopt.ir import Graph, tensorless_values
 from superopt.ops import OPS, uses_of
 from superopt.verify.evaluation.levels import LOGARITHMS
-from superopt.verify.evaluation.tensorless import constants_of
+from superopt.verify.evaluation.tensorless import constants_of, roots_of
 from superopt.verify.evaluation.tiny import is_narrow
 from superopt.verify.graphs.align import Aligned
 
@@ -40,6 +40,9 @@ class Facts:
         )
         found = [constants_of(graph, is_narrow(*self.graphs)) for graph in self.graphs]
         self.constants = frozenset[Fraction]().union(*(one[0] for one in found))
+        self.roots = frozenset[Fraction]().union(
+            *(roots_of(graph, is_narrow(*self.graphs)) for graph in self.graphs)
+        )
         self.logarithms = bool(functions & LOGARITHMS)
         self.algebraic = (
             all(one[1] for one in found)

@@ -45,6 +45,8 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
         count = min(limit, count * 8) if scarce else count
     if roots.stages and not tally.rooted:
         return Finding(notes=("no proof: too many square roots for random numbers to have them all",))
+    if roots.leaves_unseen(drawn, roots.good(drawn)):
+        return Finding(notes=("no proof: where a condition leaves a root out, nothing was compared",))
     return _concluded(setting, tally)
 
 

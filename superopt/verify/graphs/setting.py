@@ -11,6 +11,7 @@ from superopt.verify.bounds.ranks import rank_bits
 from superopt.verify.evaluation.classes import draws_for, value_classes
 from superopt.verify.evaluation.draws import Roots, batch_size, elements
 from superopt.verify.evaluation.levels import first_levels, levels_of
+from superopt.verify.evaluation.tensorless import constants_of
 from superopt.verify.evaluation.tiny import tiny_sizes
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.constants import exact_constant
@@ -81,12 +82,16 @@ class Setting:
         )
         numbers = facts.constants | {abs(one) for one in self.tiny.compared if _is_short(one)}
         numbers |= {Fraction(extent) for extent in self.tiny.extents.values() if extent}
+        if facts.ordered:  # what is made of extents has a sign as well
+            made = (constants_of(graph, self.tiny.narrow, self.tiny.extents)[0] for graph in facts.graphs)
+            numbers |= {one for several in made for one in several if _is_short(one)}
         self.tower, self.suits = choose_tower(
             mix_seed(self.seed, self.variant),
             self.levels,
             numbers,
             logarithms=facts.logarithms and not self.sealed,
             signs=facts.ordered,
+            roots=facts.roots,
         )
         start = min(max(self.firsts, default=0), len(self.tower) - 2)
         roots = () if self.sealed else facts.graphs

@@ -10,10 +10,9 @@ from torch import Tensor
 from superopt.backend.joint.turns.integers import holds_integers
 from superopt.backend.joint.turns.run import TiledKernel
 from superopt.backend.joint.turns.tiling import UNDEFINED, tiled, with_undefined
-from superopt.backend.operators import in_own_memory
 from superopt.errors import InputError
 from superopt.ir import Graph
-from superopt.trace.run import TORCH_DTYPES
+from superopt.trace.run import TORCH_DTYPES, in_own_memory
 
 __all__ = ["Tiles"]
 
