@@ -8,11 +8,13 @@ followed: PyTorch's modules are read through their parameters, buffers, hooks an
 """
 
 import builtins
+import contextvars
 import enum
 import functools
 import sys
 import sysconfig
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
@@ -191,6 +193,10 @@ class _Walk:
             facts.append(Same(value))
         elif kind.__module__ == "numpy":
             self._array(value)
+        elif isinstance(value, contextvars.ContextVar):
+            self._asked(value, functools.partial(_in_context, value))
+        elif isinstance(value, weakref.ref):
+            self._asked(value, value)
         else:
             self._instance(value, kind)
 
@@ -290,6 +296,12 @@ class _Walk:
         self.found.facts.append((type(value), getattr(value, "typecode", ""), read()))
         self.found.arrays.append((read, read()))
 
+    def _asked(self, value: Any, ask: Callable[[], Any]) -> None:
+        """Follow what an object gives when it is asked for it, which may be another thing in each call."""
+        self.found.facts.append(Same(value))
+        self.found.picks.append((lambda holder: (ask(),), value))
+        self.value(ask())
+
     def _results(self, cache: Any) -> None:
         """Follow the results that a function keeps; it may keep more later."""
         holder, results = results_of(cache)
@@ -363,6 +375,13 @@ class _Walk:
         if special:
             return isinstance(vars(base)[name], types.FunctionType)
         return name in self.followed or self.all_followed
+
+
+def _in_context(variable: contextvars.ContextVar[Any]) -> Any:
+    try:
+        return variable.get()
+    except LookupError:
+        return None
 
 
 @functools.cache

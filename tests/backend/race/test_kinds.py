@@ -10,7 +10,7 @@ from superopt.backend.cut import _unruled
 from superopt.backend.decision import Ledger
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
-from superopt.backend.region import region_of
+from superopt.backend.region import Region, region_of
 from superopt.backend.subgraph import subgraph_of
 from superopt.errors import SuperoptError
 from superopt.rivals.aten import operator_name, value_of
@@ -191,3 +191,24 @@ def test_a_product_of_symbolic_positions_may_be_too_large() -> None:
     assert seen["prims.iota.default"]
     assert seen["aten.ge.Scalar"]
     assert not seen["aten.eq.Scalar"]
+
+
+def test_a_region_that_rounds_elsewhere_is_another_one() -> None:
+    """Before: both had one key, and a plan as exact as the first was taken for the second as well."""
+
+    def region(function: Callable[[Tensor], Tensor]) -> Region:
+        graph = functional(function, torch.rand(N, N, dtype=torch.bfloat16))
+        kinds = kinds_of(graph, "cpu")
+        found = subgraph_of(pieces_of(graph, kinds)[-1], kinds)
+        return region_of(found, pick_target("cpu"), Ledger(BackendOptions()))
+
+    half, again, whole = map(
+        region,
+        (
+            lambda x: x.softmax(-1).float().softmax(0),
+            lambda x: x.softmax(-1).float().softmax(0),
+            lambda x: x.float().softmax(-1).softmax(0),
+        ),
+    )
+    assert half.key == again.key
+    assert half.key != whole.key

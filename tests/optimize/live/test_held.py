@@ -1,9 +1,11 @@
 """What a function reads out of modules that it imports, keys of dicts, and objects of C code."""
 
 import array
+import contextvars
 import functools
 import sys
 import types
+import weakref
 from typing import Any
 
 import pytest
@@ -252,3 +254,36 @@ def test_results_that_a_function_adds_to_the_kept_ones(build, caplog) -> None:
             table(size)
             watched.ours(x)
     assert not caplog.messages  # it is not traced again
+
+
+def test_what_a_variable_holds_in_this_context(build) -> None:
+    """Before: it was read once."""
+    scale: contextvars.ContextVar[float] = contextvars.ContextVar("scale", default=2.0)
+    shift: contextvars.ContextVar[float] = contextvars.ContextVar("shift", default=0.5)
+    x = torch.randn(4, 8)
+    watched = build(lambda x: (x * scale.get() + shift.get()).tanh(), x)
+    watched.ours(x)
+    token = scale.set(3.0)
+    watched.theirs(x)
+    scale.reset(token)
+    watched.ours(x)
+    shift.set(1.5)
+    watched.theirs(x)
+
+
+def test_what_a_weak_reference_refers_to(build) -> None:
+    class Setting:
+        def __init__(self, scale: float) -> None:
+            self.scale = scale
+
+    first, second = Setting(2.0), Setting(3.0)
+    held = types.SimpleNamespace(there=weakref.ref(first))
+    x = torch.randn(4, 8)
+    watched = build(lambda x: (x * held.there().scale).tanh(), x)
+    watched.ours(x)
+    first.scale = 4.0
+    watched.theirs(x)
+    first.scale = 2.0
+    watched.ours(x)
+    held.there = weakref.ref(second)
+    watched.theirs(x)

@@ -57,6 +57,20 @@ def right(given: Sequence[Tensor]) -> Tensor:
     return (x * g) @ w.t()
 
 
+def test_what_is_computed_whole_lies_as_a_kernel_leaves_it() -> None:
+    """Before: a view of other strides was the result where nothing is kept, which Inductor refuses."""
+    goal = parse_graph(FOLDED)
+
+    def whole(known: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"y": right(list(known.values())).t().contiguous().t()}
+
+    given = layer()
+    given[2].share_memory_()  # others may write to it
+    [made] = KeptKernel(goal, divided(goal, (3,)), Inner(), whole).in_order(given)
+    assert made.is_contiguous()
+    torch.testing.assert_close(made, right(given), **RIGHT)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("compiled", [True, False])
 def test_all_calls_are_counted_and_python_looks_at_its_turns(
