@@ -13,7 +13,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 from superopt.backend.pieces import Piece, reads_of
 from superopt.errors import InputError
-from superopt.rivals.aten import hint_of, operator_name, tensor_bytes, tensors_in, value_of
+from superopt.rivals.aten import hint_of, operator_name, read_by, tensor_bytes, tensors_in, value_of
 from superopt.rivals.composites import COMPOSITE, composite_of
 from superopt.rivals.images import CHANNELS_LAST, channels_last_strides
 from superopt.rivals.kinds import Kind
@@ -221,7 +221,7 @@ class _Builder:
         if isinstance(target, torch._ops.OpOverload):
             widest = _float_without_dimensions(node)
             target = target if widest is None else _of_number(target, args)
-            exact = not any(one.dtype.is_floating_point for one in _tensors_read(node))
+            exact = not any(one.dtype.is_floating_point for one in read_by(node))
             args = tuple(
                 self._tensor(target, at, one, type(one) if exact else widest) for at, one in enumerate(args)
             )
@@ -307,16 +307,12 @@ def _of_number(target: Any, args: tuple[Any, ...]) -> Any:
     return getattr(target.overloadpacket, "Scalar", target)
 
 
-def _tensors_read(node: fx.Node) -> list[Tensor]:
-    return [one for one in map(value_of, node.all_input_nodes) if isinstance(one, Tensor)]
-
-
 def _float_without_dimensions(node: fx.Node) -> torch.dtype | None:
     """Return the float that an operator reads where no float that it reads has dimensions, else None.
 
     A number made into a tensor would widen the dtype of such a tensor; of others it does not.
     """
-    floats = [one for one in _tensors_read(node) if one.dtype.is_floating_point]
+    floats = [one for one in read_by(node) if one.dtype.is_floating_point]
     return floats[0].dtype if floats and not any(one.dim() for one in floats) else None
 
 

@@ -127,14 +127,8 @@ def _forgotten(key: int) -> None:
 
 def _get(self: Tensor) -> Tensor:
     alias: Tensor = _original.__get__(self)
-    known = _watched.get(id(self))
-    if known is not None:
+    for known in _sharing(self):  # views and detached tensors give aliases as well
         known.note(alias)
-    elif _places and (place := _place_of(self)):  # views and detached tensors give aliases as well
-        for key in tuple(_places.get(place, ())):
-            other = _watched.get(key)
-            if other is not None:
-                other.note(alias)
     return alias
 
 
@@ -176,17 +170,21 @@ def _place_of(tensor: Tensor) -> int:
     return 0
 
 
+def _sharing(tensor: Tensor) -> list[Writes]:
+    """Return the records of a tensor, and of all watched ones whose memory begins where its memory does."""
+    place = _place_of(tensor)
+    keys = {id(tensor), *(_places.get(place, ()) if place else ())}
+    return [known for key in keys if (known := _watched.get(key)) is not None]
+
+
 def _written(tensors: object) -> None:
     """Count a write to all that shares the memory of tensors, which may lie in lists of lists."""
     if isinstance(tensors, list | tuple):
         for one in tensors:
             _written(one)
     elif isinstance(tensors, Tensor):
-        place = _place_of(tensors)
-        for key in list(_places.get(place, ())) if place else ():
-            known = _watched.get(key)
-            if known is not None:
-                known.step()
+        for known in _sharing(tensors):
+            known.step()
 
 
 _WRITING = (

@@ -94,20 +94,22 @@ class Partitioner(CustomPartitionerFn):
         """Choose what is kept, and split the graph; a fault of ours leaves the choice to PyTorch."""
         keep_readers_of_changed(gm.graph)
         graph, before = gm.graph, tags(gm.graph)
-        try:
-            self._choose(gm, told)
-        except Exception as error:
+
+        def leave_to_pytorch(error: Exception) -> None:
             gm.graph = graph  # by now it may be a copy, whose tags are not known
             untag(graph, before)
             log.warning("what a backward pass keeps is left to PyTorch: %s", kind_and_line(error))
+
+        try:
+            self._choose(gm, told)
+        except Exception as error:
+            leave_to_pytorch(error)
         try:
             made = split(gm, joint_inputs, told)
         except Exception as error:
             if gm.graph is graph and tags(graph) == before:
                 raise
-            log.warning("what a backward pass keeps is left to PyTorch: %s", kind_and_line(error))
-            gm.graph = graph
-            untag(graph, before)
+            leave_to_pytorch(error)
             made = split(gm, joint_inputs, told)
         if _is_ours(gm.graph):
             scale_in_place(*made, told["num_fwd_outputs"])

@@ -13,11 +13,12 @@ from superopt.dtypes import INTEGERS
 from superopt.ir import Graph, Step, tensorless_values
 from superopt.ops import OPS
 
-__all__ = ["misread_counts", "multiplied_sums"]
+__all__ = ["CHOICES", "chooses", "misread_counts", "multiplied_sums"]
 
 _SUMS = frozenset({"sum", "contract"})
 _PRODUCTS = frozenset({"mul", "div", "contract"})
-_ORDERS = frozenset({"max", "maximum", "minimum", "relu", "abs"})
+CHOICES = frozenset({"maximum", "minimum", "relu", "abs"})
+"""Operators that give one of two numbers, by their order."""
 _MOST_FACTORS = 2
 _TOO_MANY_SUMS = 1 << 16
 
@@ -31,7 +32,7 @@ def misread_counts(graph: Graph, partial: frozenset[str], known: Mapping[int, Fr
     factors = [0] * len(graph.inputs)  # how many counts are multiplied
     single = _single_places(graph, known)
     for step in graph.steps:
-        compares = step.op in _ORDERS or (step.op in OPS and OPS[step.op].mask)
+        compares = step.op == "max" or chooses(step)
         few = all(outcomes[i] for i in step.inputs)
         counts = [i for i in step.inputs if factors[i]]
         others = [known.get(i, Fraction(2)) for i in step.inputs if not factors[i]]
@@ -140,3 +141,8 @@ class _MultipliedSums:
 
     def function(self, name: str, *args: _Sums) -> _Sums:
         return {}
+
+
+def chooses(step: Step) -> bool:
+    """Whether a step makes a mask, or gives one of two numbers."""
+    return step.op in OPS and (OPS[step.op].mask or step.op in CHOICES)

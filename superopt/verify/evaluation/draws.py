@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from superopt.ir import Graph, tensorless_values, value_axes
 from superopt.ops import OPS
+from superopt.verify.evaluation.counts import CHOICES, chooses
 from superopt.verify.evaluation.interpret import interpret
 from superopt.verify.evaluation.levels import LOGARITHMS, demanded_levels
 from superopt.verify.field.arithmetic import Field
@@ -25,7 +26,6 @@ from superopt.verify.field.residues import UNDEFINED
 __all__ = ["Roots", "elements"]
 
 _ROOTS = frozenset({"sqrt", "rsqrt"}) | LOGARITHMS
-_CHOICES = frozenset({"maximum", "minimum", "relu", "abs"})
 _LOOKED_AT = 512  # trials for outcomes that the good ones do not show
 _BATCH_ELEMENTS = 1 << 20  # field elements of the largest value of one batch
 
@@ -58,7 +58,9 @@ class Roots:
         work = {stage: elements(stage[0], sizes, stage[2]) for stage in stages}
         self.stages = sorted(stages, key=lambda stage: (work[stage] * len(stage[2]), stage[1]))
         self.work = work
-        self._choices = {graph: _choices(graph) for graph in graphs} if any(map(_leaves_out, graphs)) else {}
+        self._choices = (
+            {graph: _choices_of(graph) for graph in graphs} if any(map(_leaves_out, graphs)) else {}
+        )
         self.least_work = min(work.values(), default=1)
 
     def good(self, field: Field) -> NDArray[np.int64]:
@@ -79,18 +81,17 @@ class Roots:
             alive = np.concatenate(kept) if kept else alive
         return alive
 
-    def leaves_unseen(self, field: Field, good: NDArray[np.int64]) -> bool:
-        """Whether a choice that turns out both ways turns out one way in all good trials."""
-        return any(
-            self._seen(graph, choices, field, np.arange(field.trials))
-            - self._seen(graph, choices, field, good)
-            for graph, choices in self._choices.items()
-        )
+    def outcomes(self, field: Field, trials: NDArray[np.int64]) -> set[tuple[int, int, bool]]:
+        """Return how choices turn out in some trials, where a condition may leave a root out."""
+        return {
+            (at, *outcome)
+            for at, (graph, choices) in enumerate(self._choices.items())
+            for outcome in self._outcomes_of(graph, choices, field, trials)
+        }
 
-    def _seen(
+    def _outcomes_of(
         self, graph: Graph, choices: Sequence[int], field: Field, trials: NDArray[np.int64]
     ) -> set[tuple[int, bool]]:
-        """Return which choices turn out which way, of those that turn out both ways or are seen."""
         found = set[tuple[int, bool]]()
         batch = min(_LOOKED_AT, batch_size(elements(graph, self.sizes), field.levels))
         cone = _cone(graph, choices)
@@ -98,20 +99,16 @@ class Roots:
         for place in choices:
             step = graph.step_at(place)
             made, first = values[place][0], values[step.inputs[0]][0]
-            turned = made == first if step.op in _CHOICES else made != 0
+            turned = made == first if step.op in CHOICES else made != 0
             defined = (made < UNDEFINED) & np.broadcast_to(first < UNDEFINED, made.shape)
             found |= {(place, bool(one)) for one in np.unique(np.broadcast_to(turned, made.shape)[defined])}
         return found
 
 
-def _choices(graph: Graph) -> list[int]:
+def _choices_of(graph: Graph) -> list[int]:
     """Return the comparisons and choices of what tensors hold."""
     tensorless = tensorless_values(graph)
-    return [
-        place
-        for place, step in graph.numbered
-        if not tensorless[place] and step.op in OPS and (OPS[step.op].mask or step.op in _CHOICES)
-    ]
+    return [place for place, step in graph.numbered if not tensorless[place] and chooses(step)]
 
 
 def _leaves_out(graph: Graph) -> bool:

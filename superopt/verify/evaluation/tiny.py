@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from superopt.ir import Graph, Step, tensorless_values, value_axes
 from superopt.ops import OPS
-from superopt.verify.evaluation.counts import misread_counts, multiplied_sums
+from superopt.verify.evaluation.counts import CHOICES, chooses, misread_counts, multiplied_sums
 from superopt.verify.evaluation.gathered import gatherings
 from superopt.verify.evaluation.integers import drawn_integers, reads_integers
 from superopt.verify.evaluation.pool import pool_of
@@ -37,7 +37,6 @@ __all__ = ["Tiny", "is_narrow", "tiny_sizes"]
 _SIZES = (2, 3)
 _SMALL = 4  # an indexed axis of this length or less is evaluated whole
 _WHOLE = 64  # so is an axis of this length or less that equal indices join to another axis
-_TURNING = frozenset({"maximum", "minimum", "relu", "abs"})  # which choose by an order
 _NEAR = 6  # a constant up to which axes are made long enough to compare with
 _MOST_PLACES = 1 << 18  # the most positions of a grid on which masks are computed
 _POOL = 24  # places of a longer axis that are looked at
@@ -212,14 +211,9 @@ def _groups(
     return {axis: find(axis) for axis in real}
 
 
-def _chooses(step: Step) -> bool:
-    """Whether a step makes a mask, or one of two numbers."""
-    return step.op in OPS and (OPS[step.op].mask or step.op in _TURNING)
-
-
 def _outcomes(step: Step, made: Numbers, given: Sequence[Numbers | None]) -> list[NDArray[np.bool_]]:
     """Return which places a mask has, or where a step chooses either of two numbers."""
-    if step.op not in _TURNING:
+    if step.op not in CHOICES:
         return [made != 0]
     first, *rest = (one for one in given if one is not None)
     second = rest[0] if rest else np.zeros((1,) * made.ndim) if step.op == "relu" else -first
@@ -301,7 +295,7 @@ class _Uses:
             found |= {
                 axes[place]
                 for place, step in graph.numbered
-                if tensorless[place] and axes[place] and _chooses(step)
+                if tensorless[place] and axes[place] and chooses(step)
             }
         largest = [one for one in found if not any(one < other for other in found)]
         return sorted(tuple(sorted(one)) for one in largest)
@@ -336,8 +330,9 @@ class _Uses:
             numbers = tensorless_numbers(graph, order, spread, extents)
             for place, step in graph.numbered:
                 found = numbers[place]
-                chooses = tensorless[place] and _chooses(step)
-                if not chooses or found is None or not axes[place] or not axes[place] <= set(names):
+                if not tensorless[place] or not chooses(step) or found is None:
+                    continue
+                if not axes[place] or not axes[place] <= set(names):
                     continue
                 present = [axis for axis in names if axis in order]
                 for outcome in _outcomes(step, found, [numbers[i] for i in step.inputs]):

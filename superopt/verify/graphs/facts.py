@@ -38,11 +38,10 @@ class Facts:
             or "guard" in functions
             or any(port.dtype == "bool" for port in ports)
         )
-        found = [constants_of(graph, is_narrow(*self.graphs)) for graph in self.graphs]
+        narrow = is_narrow(*self.graphs)
+        found = [constants_of(graph, narrow) for graph in self.graphs]
         self.constants = frozenset[Fraction]().union(*(one[0] for one in found))
-        self.roots = frozenset[Fraction]().union(
-            *(roots_of(graph, is_narrow(*self.graphs)) for graph in self.graphs)
-        )
+        self.roots = frozenset[Fraction]().union(*(roots_of(graph, narrow) for graph in self.graphs))
         self.logarithms = bool(functions & LOGARITHMS)
         self.algebraic = (
             all(one[1] for one in found)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.graphs.setting import Setting
 from superopt.verify.graphs.trials import Tally, batches, compare
@@ -45,7 +47,7 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
         count = min(limit, count * 8) if scarce else count
     if roots.stages and not tally.rooted:
         return Finding(notes=("no proof: too many square roots for random numbers to have them all",))
-    if roots.leaves_unseen(drawn, roots.good(drawn)):
+    if tally.outcomes - tally.shown:
         return Finding(notes=("no proof: where a condition leaves a root out, nothing was compared",))
     return _concluded(setting, tally)
 
@@ -58,6 +60,8 @@ def _round(setting: Setting, drawn: Field, tally: Tally, wanted: int, *, fixed: 
     good = setting.roots.good(drawn)
     tally.drawn += drawn.trials
     tally.rooted += good.size
+    tally.outcomes |= setting.roots.outcomes(drawn, np.arange(drawn.trials))
+    tally.shown |= setting.roots.outcomes(drawn, good)
     dismissed = tally.dismissed > 0
     for batch in batches(setting, drawn, good[: tally.lacking(wanted)], _CAREFUL if dismissed else None):
         witness = compare(setting, batch, tally)

@@ -36,6 +36,9 @@ class Tally:
     dismissed: int = 0  # trials that disagreed, but in an order that real numbers do not have
     undefined: list[int] = field(default_factory=lambda: [0, 0])  # trials in which each graph divided by zero
     met: Counter[Hashable] = field(default_factory=Counter)  # how often each comparison tied
+    # How choices turned out in all trials, and in those with roots of squares only.
+    outcomes: set[tuple[int, int, bool]] = field(default_factory=set)
+    shown: set[tuple[int, int, bool]] = field(default_factory=set)
 
     def lacking(self, wanted: int) -> int:
         """Return how many trials to compare until enough are kept, by the share so far."""

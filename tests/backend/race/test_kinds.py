@@ -11,7 +11,7 @@ from superopt.backend.decision import Ledger
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
 from superopt.backend.region import Region, region_of
-from superopt.backend.subgraph import subgraph_of
+from superopt.backend.subgraph import Subgraph, subgraph_of
 from superopt.errors import SuperoptError
 from superopt.rivals.aten import operator_name, value_of
 from superopt.rivals.indices import indices_of
@@ -21,6 +21,13 @@ from superopt.targets import pick_target
 from .test_pieces import functional, ones
 
 N = 6
+
+
+def last_piece(function: Callable[..., Tensor], *given: Tensor) -> Subgraph:
+    """Return the last piece of a function's graph as a graph of its own."""
+    graph = functional(function, *given)
+    kinds = kinds_of(graph, "cpu")
+    return subgraph_of(pieces_of(graph, kinds)[-1], kinds)
 
 
 def positions(**options: torch.dtype) -> Tensor:
@@ -110,9 +117,7 @@ def test_numbers_widen_no_number_of_no_dimensions(
 ) -> None:
     """A region's own module makes the dtype that the graph's nodes have."""
     x = torch.rand(N, dtype=dtype)
-    graph = functional(function, x)
-    kinds = kinds_of(graph, "cpu")
-    found = subgraph_of(pieces_of(graph, kinds)[-1], kinds)
+    found = last_piece(function, x)
     given = [x if one.op == "placeholder" else torch.rand((), dtype=dtype) for one in found.inputs]
     assert found.module(*given)[-1].dtype == dtype
 
@@ -133,9 +138,7 @@ def test_numbers_beside_integers_have_their_dtype(
 ) -> None:
     """Before: an integer beside positions made floats of them, and a result of halves was one of float32."""
     x = torch.rand(N, dtype=dtype)
-    graph = functional(function, x)
-    kinds = kinds_of(graph, "cpu")
-    found = subgraph_of(pieces_of(graph, kinds)[-1], kinds)
+    found = last_piece(function, x)
     given = [
         x if one.op == "placeholder" else value_of(one).new_ones(value_of(one).shape) for one in found.inputs
     ]
@@ -143,10 +146,8 @@ def test_numbers_beside_integers_have_their_dtype(
         assert made.dtype == value_of(result.node).dtype
 
 
-def test_a_region_of_another_dtype_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = functional(lambda x: x.softmax(-1) * 2, torch.rand(N, N))
-    kinds = kinds_of(graph, "cpu")
-    found = subgraph_of(pieces_of(graph, kinds)[-1], kinds)
+def test_a_region_of_another_dtype_is_none() -> None:
+    found = last_piece(lambda x: x.softmax(-1) * 2, torch.rand(N, N))
     [result] = found.results
     result.node.meta["val"] = result.node.meta["val"].to(torch.bfloat16)
     with pytest.raises(SuperoptError, match=r"would be of torch\.float32"):
@@ -197,9 +198,7 @@ def test_a_region_that_rounds_elsewhere_is_another_one() -> None:
     """Before: both had one key, and a plan as exact as the first was taken for the second as well."""
 
     def region(function: Callable[[Tensor], Tensor]) -> Region:
-        graph = functional(function, torch.rand(N, N, dtype=torch.bfloat16))
-        kinds = kinds_of(graph, "cpu")
-        found = subgraph_of(pieces_of(graph, kinds)[-1], kinds)
+        found = last_piece(function, torch.rand(N, N, dtype=torch.bfloat16))
         return region_of(found, pick_target("cpu"), Ledger(BackendOptions()))
 
     half, again, whole = map(

@@ -29,6 +29,7 @@ from superopt.backend.joint.memory.values import (
     is_view,
     kept_bytes,
     makes_several,
+    readers_of,
     seconds_of,
     source_of,
     writes,
@@ -162,7 +163,7 @@ def readers_of_changed(graph: fx.Graph) -> set[fx.Node]:
     PyTorch 2.13 makes it again, and gradients are wrong then.
     """
     changed = (node.args[0] for node in graph.nodes if writes(node) and node.args)
-    return _users({one for one in changed if isinstance(one, fx.Node)})
+    return readers_of({one for one in changed if isinstance(one, fx.Node)})
 
 
 class Choices:
@@ -310,17 +311,6 @@ def _after(nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 def _before(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     return _reached(nodes, lambda node: node.all_input_nodes)
-
-
-def _users(nodes: Collection[fx.Node]) -> set[fx.Node]:
-    """Return what reads some nodes, through views as well."""
-    found, left = set[fx.Node](), [user for node in nodes for user in node.users]
-    while left:
-        node = left.pop()
-        if node not in found:
-            found.add(node)
-            left += node.users if is_view(node) else ()
-    return found
 
 
 def _reached(start: Iterable[fx.Node], step: Callable[[fx.Node], Iterable[fx.Node]]) -> set[fx.Node]:

@@ -10,7 +10,7 @@ from math import inf
 
 from torch import fx
 
-from superopt.backend.joint.memory.values import is_view
+from superopt.backend.joint.memory.values import readers_of
 
 __all__ = ["handed_on"]
 
@@ -49,14 +49,7 @@ def handed_on(
 
 def _last_read(node: fx.Node, place: Mapping[fx.Node, int]) -> int:
     """Return the place of the last operator that reads a value or a view of it; -1 where none does."""
-    last, left = -1, list(node.users)
-    while left:
-        user = left.pop()
-        if user in place:
-            last = max(last, place[user])
-            if is_view(user):
-                left += user.users
-    return last
+    return max((place[one] for one in readers_of([node]) if one in place), default=-1)
 
 
 def _time_from_inputs(node: fx.Node, times: Mapping[fx.Node, float]) -> float:

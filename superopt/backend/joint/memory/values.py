@@ -1,7 +1,7 @@
 """Values: what a value of a joint graph takes, if it is kept in bytes, if it is made again in seconds."""
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import inf, prod
 
 import torch
@@ -12,13 +12,23 @@ from superopt.rivals.aten import (
     VIEWS,
     flops_of,
     operator_name,
+    read_by,
     tensor_bytes,
     tensors_in,
     value_of,
     window_flops,
 )
 
-__all__ = ["is_pure", "is_view", "kept_bytes", "makes_several", "seconds_of", "source_of", "writes"]
+__all__ = [
+    "is_pure",
+    "is_view",
+    "kept_bytes",
+    "makes_several",
+    "readers_of",
+    "seconds_of",
+    "source_of",
+    "writes",
+]
 
 _FUSED = 0.35  # the time of an operator that is fused with others, over that of writing its result
 _LIBRARY = 0.6  # the share of the peak rate that libraries reach
@@ -44,6 +54,17 @@ def source_of(node: fx.Node) -> fx.Node:
     while is_view(node):
         node = node.all_input_nodes[0]
     return node
+
+
+def readers_of(nodes: Collection[fx.Node]) -> set[fx.Node]:
+    """Return what reads some nodes, through views as well."""
+    found, left = set[fx.Node](), [user for node in nodes for user in node.users]
+    while left:
+        node = left.pop()
+        if node not in found:
+            found.add(node)
+            left += node.users if is_view(node) else ()
+    return found
 
 
 def writes(node: fx.Node) -> bool:
@@ -81,7 +102,7 @@ def seconds_of(node: fx.Node, device: Device) -> float:
         rate = device.matrix_flops.get(name, device.vector_flops)
         return flops / (rate * _LIBRARY)
     written = _bytes(tensors_in(value_of(node)))
-    read = _bytes(tensor for one in node.all_input_nodes for tensor in tensors_in(value_of(one)))
+    read = _bytes(read_by(node))
     moved = max(written, min(read, 4 * written) if written else 0, read if written * 4 < read else 0)
     fused = all(_is_fused(user) for user in node.users)
     weight = _FUNCTION_WEIGHT if operator_name(node) in _FUNCTIONS else 1.0
