@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch.utils._pytree import tree_map
 
 from superopt.cache import Cache, versions
 from superopt.candidates.candidate import Candidate, RegionCandidates
@@ -30,6 +29,7 @@ from superopt.funnel.assembly import assemble, in_parts
 from superopt.funnel.race import copies_for
 from superopt.funnel.warm_up import WarmUp
 from superopt.ir import Program
+from superopt.live.arguments import without_data
 from superopt.live.optimized import Optimized
 from superopt.live.recalled import ResultCache
 from superopt.live.saved import proven_regions, traced_again
@@ -393,17 +393,6 @@ def target_for(options: OptimizeOptions, inputs: tuple[Any, ...]) -> Target:
         if places == {"cpu"}:
             return pick_target("cpu")
     return pick_target(options.target)
-
-
-def without_data(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return inputs with their tensors on the meta device."""
-
-    def bare(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-
-    return tuple(tree_map(bare, inputs))
 
 
 def _silent(message: str) -> None:

@@ -4,9 +4,10 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_map
 
 from superopt.dtypes import tensor_text
 from superopt.errors import InputError
@@ -20,9 +21,11 @@ __all__ = [
     "check_arguments",
     "half_without_data",
     "in_built_order",
+    "in_other_order",
     "is_same",
     "only_plain",
     "signature",
+    "without_data",
 ]
 
 _SHOWN = (int, float, bool, str, type(None))
@@ -96,6 +99,26 @@ def in_built_order(built: Any, given: Any) -> Any:
     if type(built) in (tuple, list) and type(given) is type(built) and len(given) == len(built):
         return type(built)(in_built_order(mine, its) for mine, its in zip(built, given, strict=True))
     return given
+
+
+def in_other_order(built: Any, given: Any) -> bool:
+    """Whether the keys of some dict come in another order than those for which a program was built."""
+    if type(built) is dict and type(given) is dict and built.keys() == given.keys():
+        return [*built] != [*given] or any(in_other_order(one, given[key]) for key, one in built.items())
+    if type(built) in (tuple, list) and type(given) is type(built) and len(given) == len(built):
+        return any(map(in_other_order, built, given))
+    return False
+
+
+def without_data(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return inputs with their tensors on the meta device."""
+
+    def bare(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+    return tuple(tree_map(bare, inputs))
 
 
 def only_plain(tensors: Iterable[Any]) -> bool:

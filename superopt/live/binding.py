@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
+from torch.utils.weak import TensorWeakRef
 
 from superopt.candidates.parts import parts_of
 from superopt.errors import SuperoptError
@@ -12,7 +13,7 @@ from superopt.funnel.assembly import in_parts
 from superopt.ir import Graph, Program, print_program, release_shifts
 from superopt.live.arguments import only_plain
 from superopt.live.reach import Reached, reach
-from superopt.live.watch import Watch, value_of
+from superopt.live.watch import Watch, are_numbers, value_of
 from superopt.trace import trace
 from superopt.trace.traced import Traced
 
@@ -34,8 +35,9 @@ class _State:
 
     traced: Traced | None  # without its constants; None: another program than the one that was built
     constants: dict[str, int | Tensor]
-    # Tensors whose values are numbers of the program, with those values.
-    reads: tuple[tuple[int | Tensor, str], ...]
+    # Tensors whose values are numbers of the program, with those values, and the tensors themselves: a new
+    # one may lie where another one lay, and have been written to as often.
+    reads: tuple[tuple[int | Tensor, str, TensorWeakRef], ...]
     why: str = ""
 
 
@@ -86,7 +88,7 @@ class Binding:
         constants = {name: _at(place, found) for name, place in state.constants.items()}
         if state.traced is not None:
             self.traced = replace(state.traced, constants=constants)
-        reads = [(_at(place, found), value) for place, value in state.reads]
+        reads = [(_at(place, found), value) for place, value, _ in state.reads]
         # Functions are traced where gradients are off, and out of inference mode.
         return Watch(watched, constants.values(), reads, modes or dict.fromkeys(watched.modes, False))
 
@@ -111,7 +113,10 @@ class Binding:
             {name: places.get(id(tensor), tensor) for name, tensor in traced.constants.items()}
             if built
             else {},
-            tuple((places.get(id(tensor), tensor), value_of(tensor)) for tensor in traced.read),
+            tuple(
+                (places.get(id(tensor), tensor), value_of(tensor), TensorWeakRef(tensor))
+                for tensor in traced.read
+            ),
             why,
         )
         self._states.setdefault(tuple(found.facts), []).append(state)
@@ -137,4 +142,7 @@ def _at(place: int | Tensor, found: Reached) -> Tensor:
 
 def _holds(state: _State, found: Reached) -> bool:
     """Whether the tensors of which numbers were read still hold them."""
-    return all(value_of(_at(place, found)) == value for place, value in state.reads)
+    return all(
+        value_of(now) == value and (are_numbers(value) or then() is now)
+        for now, value, then in ((_at(place, found), value, then) for place, value, then in state.reads)
+    )

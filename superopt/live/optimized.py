@@ -22,6 +22,7 @@ from superopt.live.arguments import (
     check_arguments,
     half_without_data,
     in_built_order,
+    in_other_order,
     only_plain,
     signature,
 )
@@ -52,6 +53,7 @@ log = logging.getLogger("superopt")
 Function = Callable[..., Any]
 
 _AUTOCAST = "autocast is on"
+_ORDER = "the keys of a dict come in another order than when it was built"
 _GRADIENTS = "gradients are wanted (they are not under torch.no_grad())"
 _KNOWN = frozenset(name for name in dir(Result) if not name.startswith("_"))
 _CALLS = 256  # combinations of shapes, strides and dtypes for which calls are prepared
@@ -239,6 +241,9 @@ class Optimized:
                 ready = None
             key = () if ready else call_key(inputs, threads)
         except (AttributeError, RuntimeError, TypeError):  # some arguments are no tensors, or have no strides
+            # A function may go by the order of keys; a program without its function goes by their names.
+            if self.function is not None and in_other_order(self.inputs, inputs):
+                return self._original(inputs, {}, _ORDER)
             return self._call_anything(in_built_order(self.inputs, inputs))
         if modes.gradients() and self.wants_gradients(inputs):
             return self._original(inputs, {}, _GRADIENTS)

@@ -39,6 +39,7 @@ _PLACES = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
 _BY_ANY_NAME = frozenset({"getattr", "vars", "__dict__", "attrgetter", "__getattribute__", "__getattr__"})
 _CONTENTS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_OF_HOOKS = frozenset(one for one in vars(nn.Module()) if "_hooks" in one)
 _NEVER_CALLED = frozenset(
     {"__init__", "__new__", "__repr__", "__str__", "__setstate__", "__getstate__", "__reduce__"}
     | {"__init_subclass__", "__del__", "__dir__", "extra_repr", "reset_parameters"}
@@ -143,7 +144,24 @@ class _Walk:
                 self.found.facts.append(form(tensor))
             except RuntimeError:  # a tensor of this kind has no strides
                 self.found.facts.append(Same(tensor))
-        self.found.facts.append(("tensor", self.places[id(tensor)]))
+            self.found.facts.append(("tensor", self.places[id(tensor)]))
+            self._beside(tensor)
+        else:
+            self.found.facts.append(("tensor", self.places[id(tensor)]))
+
+    def _beside(self, tensor: Tensor) -> None:
+        """Follow what a tensor carries: a user's attributes, and its gradient where code names one."""
+        attributes = getattr(tensor, "__dict__", None)
+        if isinstance(attributes, dict):
+            self._held_by_name(attributes)
+        if "grad" in self.followed and tensor.is_leaf:
+            self.found.picks.append((lambda holder: (holder.grad,), tensor))
+            self.value(tensor.grad)
+
+    def _held_by_name(self, attributes: Mapping[str, Any]) -> None:
+        """Follow attributes that code may read, some of which may only come later."""
+        (self.found.sized if attributes else self.found.empty).append(attributes)
+        self._pick(attributes, self._named(attributes, all_of_them=self.all_followed))
 
     def _object(self, value: Any, kind: type) -> None:
         facts = self.found.facts
@@ -170,7 +188,7 @@ class _Walk:
         elif isinstance(value, types.ModuleType):
             facts.append(Same(value))
             if not _is_library(value.__name__):
-                self._pick(vars(value), self._named(vars(value)))
+                self._held_by_name(vars(value))
         elif isinstance(value, type):
             facts.append(Same(value))
             self._class(value)
@@ -213,7 +231,9 @@ class _Walk:
             self.value(content)
         self.value(function.__defaults__)
         self.value(function.__kwdefaults__)
-        self._pick(vars(function), self._named(vars(function)))
+        self._held_by_name(vars(function))
+        # Tools that load code again put it into the functions that are there.
+        self.found.picks.append((attrgetter("__code__", "__defaults__", "__kwdefaults__"), function))
         places = function.__globals__
         self._pick(places, [one for one in named if one in places and not _is_library_module(places[one])])
 
@@ -416,7 +436,7 @@ def _is_library_module(value: Any) -> bool:
 
 def _of_every_module(name: str) -> bool:
     """Whether an attribute is one by which nn.Module itself works."""
-    return name in _CONTENTS or name.endswith("_hooks") or "_hooks_" in name
+    return name in _CONTENTS or name in _OF_HOOKS
 
 
 def _slots_of(kind: type) -> tuple[str, ...]:

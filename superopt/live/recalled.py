@@ -20,6 +20,7 @@ from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import InputError, SuperoptError, kind_and_line
 from superopt.funnel.race import copies_for
 from superopt.ir import print_program
+from superopt.live.arguments import without_data
 from superopt.live.optimized import Optimized
 from superopt.live.saved import program_of
 from superopt.options import OptimizeOptions
@@ -37,7 +38,7 @@ log = logging.getLogger("superopt")
 _STALE = timedelta(days=30)
 _CHANGED = 1.3  # kernels that take this many times as long as before, or as short, are raced once more
 _LOOK_S, _RACE_S = 0.05, 0.5  # seconds in which they are timed, and raced
-_FORMAT = 1  # the version of the records; another number makes every older result a miss
+_FORMAT = 2  # the version of the records; another number makes every older result a miss
 
 
 class ResultCache:
@@ -71,7 +72,13 @@ class ResultCache:
             result = result_from_json(dict(record.data), "the kept result")
             # Equal programs may return their tensors in other structures; open axes are tried again when
             # the result is saved.
-            result = replace(result, source=source, open_axes=None, returns=returned(traced))
+            result = replace(
+                result,
+                inputs=without_data(self._inputs),  # a file has the keys of dicts in another order
+                source=source,
+                open_axes=None,
+                returns=returned(traced),
+            )
             best = program_of(result, function, "the kept result", options=self._options, traced=traced)
         except SuperoptError as error:
             log.warning("cache: a result of %s is not used: %s", traced.program.name, error)
@@ -145,6 +152,7 @@ def _key(traced: Traced, inputs: tuple[Any, ...], options: OptimizeOptions, targ
                 "inputs": inputs_json(inputs),
                 "data": [not one.is_meta for one in tensors_of(inputs)],
                 "threads": torch.get_num_threads(),
+                "eager": traced.digest,  # equal programs may take PyTorch different times
                 "format": _FORMAT,
             },
             **{**versions(), **target.key_parts()},

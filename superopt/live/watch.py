@@ -13,7 +13,7 @@ from superopt.codegen.forms import Forms, form
 from superopt.live.held import are_kept
 from superopt.live.reach import Reached
 
-__all__ = ["Watch", "value_of"]
+__all__ = ["Watch", "are_numbers", "value_of"]
 
 Check = Callable[[], bool]
 Pick = tuple[Callable[[Any], tuple[Any, ...]], Any]
@@ -87,6 +87,11 @@ def value_of(tensor: Tensor) -> str:
     """
     few = tensor.device.type == "cpu" and tensor.numel() <= _FEW
     return repr(tensor.tolist()) if few or tensor.is_inference() else f"{tensor.data_ptr()} {tensor._version}"
+
+
+def are_numbers(value: str) -> bool:
+    """Whether `value_of` returned the numbers of a tensor, not where they lie and how often it was written to."""
+    return " " not in value or value.startswith("[")
 
 
 # Each check is one walk through C code, as far as it goes: Python's own loops take three times as long.

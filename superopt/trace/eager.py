@@ -1,11 +1,22 @@
-"""Eager: counts what PyTorch itself does for a traced function."""
+"""Eager: what PyTorch itself does for a traced function, counted and told apart."""
 
+import hashlib
+import re
 from math import prod
 
 from superopt.ir import Eager
 from superopt.trace.capture.tape import Meta, Tape, is_view, refs
 
-__all__ = ["eager_of"]
+__all__ = ["digest_of", "eager_of"]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def digest_of(tape: Tape) -> str:
+    """Return what tells the calls of a tape from those of others that compute the same."""
+    calls = [(one.target, one.args, one.kwargs, one.outputs) for one in tape.calls]
+    text = _ADDRESS.sub("", repr((calls, tape.metas)))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def eager_of(tape: Tape) -> Eager | None:

@@ -13,7 +13,7 @@ from superopt.ir import Eager, Graph, Opaque, Program, Region
 from superopt.trace.algebra import OpaqueCall, build
 from superopt.trace.capture.dispatch import capture
 from superopt.trace.capture.tape import Meta, Ref, is_view, map_leaves, results_of
-from superopt.trace.eager import eager_of
+from superopt.trace.eager import digest_of, eager_of
 from superopt.trace.regions import cut
 from superopt.trace.run import TORCH_DTYPES, run_graph
 
@@ -38,6 +38,7 @@ class Traced:
     # Position of a result -> in which memory PyTorch has it; 0 is memory of an input or a constant. Empty
     # where no result can lie in another memory here.
     memory: dict[int, int] = field(default_factory=dict)
+    digest: str = ""  # of the function's own calls in order, those too whose results nothing reads
 
     @property
     def graph(self) -> Graph:
@@ -184,4 +185,5 @@ def trace(
         tape.read,
         eager_of(tape),
         found.memory,
+        digest_of(tape),
     )

@@ -48,7 +48,7 @@ __all__ = ["Partitioner"]
 
 log = logging.getLogger("superopt")
 
-_FORM = 6  # of what is kept of a decision
+_FORM = 7  # of what is kept of a decision
 _ALL = 0.9  # of the operations of a step; a part with so many was timed as the step is
 _MOST_BYTES = 4 << 30  # of inputs, above which no others are drawn beside the model
 _MOST_RACED = 2  # choices for a number of bytes
@@ -67,8 +67,9 @@ class _Outcome:
         """Return it as plain data."""
         choice, told = self.choice, {"why": self.why, "settled": self.settled}
         if choice is None:
-            return {"kept": [], "turns": None, **told}
-        names = sorted(node.name for node in choice.kept.kept) if choice.tagged is not None else []
+            return {"kept": None, "turns": None, **told}
+        # What is kept may be nothing at all; None says that PyTorch chooses.
+        names = sorted(node.name for node in choice.kept.kept) if choice.tagged is not None else None
         turns = choice.turns.to_json() if choice.turns is not None else None
         return {"kept": names, "turns": turns, **told}
 
@@ -173,15 +174,15 @@ class Partitioner(CustomPartitionerFn):
 
     def _recalled(self, key: Key, joint: Joint, base: Joint, turned: Turned | None) -> _Outcome | None:
         record = Cache.open().get(key) if self.ledger.options.cache else None
-        names = record.data.get("kept") if record is not None else None
-        if record is None or not isinstance(names, list):
+        names = record.data.get("kept", ...) if record is not None else ...
+        if record is None or not (names is None or isinstance(names, list)):
             return None
         why, data = str(record.data.get("why")), record.data.get("turns")
         settled = record.data.get("settled") is True
         turns = Turns.read(turned.found.plan.goal, data) if turned is not None and data is not None else None
         if turns is None:
             joint = base
-        if not names:
+        if names is None:
             return _Outcome(Choice(joint, joint.theirs, turns) if turns is not None else None, why, settled)
         kept = joint.choices.named(names)
         if {node.name for node in kept.kept} != set(names):  # of another graph

@@ -1,7 +1,8 @@
 """Scaled: gradients that turns made for a loss that counts once, times what the loss really counts.
 
-Most steps count it once, so there is nothing to do. Otherwise the gradient is scaled where it lies: PyTorch
-donates what is saved for a backward pass to it, and refuses to run the pass twice.
+Most steps count it once, so there is nothing to do. Otherwise the gradient is scaled where it lies, since
+PyTorch donates what is saved for a backward pass to it. A pass that may run again (`retain_graph=True`) leaves
+what is saved as it is, and hands out a copy.
 """
 
 import operator
@@ -18,7 +19,9 @@ __all__ = ["SCALED", "leaves_scaled", "scale_in_place", "scaled"]
 
 
 def scaled(gradient: Tensor, by: Tensor) -> Tensor:
-    """Return a gradient times a number, in the memory of the gradient."""
+    """Return a gradient times a number, in the memory of the gradient where the pass runs once."""
+    if torch._C._autograd._get_current_graph_task_keep_graph():
+        return gradient * by
     return gradient if float(by) == 1.0 else gradient.mul_(by)
 
 

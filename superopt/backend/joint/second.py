@@ -75,23 +75,27 @@ class _Program:
 
     def gradients(self, inputs: Sequence[Any], given: Sequence[Tensor | None]) -> list[Tensor | None] | None:
         """Return the gradients of the inputs with a graph of their own, or None where they cannot be had."""
-        before = torch.get_rng_state()
+        drawn = _random_states(inputs)
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
             for kind, (enabled, dtype) in self.autocast.items():
                 if enabled or torch.is_autocast_enabled(kind):
                     stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
             without: Any = torch._dynamo.disable
-            made = without(fx.GraphModule(self.module, self.graph))(*inputs)
+            # Gradients end at these views: what made an input, and its hooks, get them once they are returned.
+            own = [one.view_as(one) if _wants_gradient(one) else one for one in inputs]
+            made = without(fx.GraphModule(self.module, self.graph))(*own)
         several = made if isinstance(made, list | tuple) else (made,)
-        if len(several) != len(given) or not bool((torch.get_rng_state() == before).all()):
+        if len(several) != len(given) or any(
+            not torch.equal(one, other) for one, other in zip(drawn, _random_states(inputs), strict=True)
+        ):
             return None
         pairs = [
             (one, gradient)
             for one, gradient in zip(several, given, strict=True)
             if gradient is not None and isinstance(one, Tensor) and one.requires_grad
         ]
-        wanted = [one for one in inputs if isinstance(one, Tensor) and one.requires_grad]
+        wanted = [one for one in own if _wants_gradient(one)]
         found = torch.autograd.grad(
             [one for one, _ in pairs],
             wanted,
@@ -103,7 +107,17 @@ class _Program:
             self.told = True
             log.warning("a gradient is to be differentiated: eager PyTorch computes the step for it")
         by_input = dict(zip(map(id, wanted), found, strict=True))
-        return [by_input.get(id(one)) for one in inputs]
+        return [by_input.get(id(one)) for one in own]
+
+
+def _wants_gradient(one: Any) -> bool:
+    return isinstance(one, Tensor) and one.requires_grad
+
+
+def _random_states(inputs: Sequence[Any]) -> list[Tensor]:
+    """Return the states of all generators from which a step with these inputs may draw."""
+    devices = {one.device for one in inputs if isinstance(one, Tensor) and one.is_cuda}
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(one) for one in sorted(devices, key=str))]
 
 
 def with_second(module: fx.GraphModule) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

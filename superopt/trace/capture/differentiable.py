@@ -48,7 +48,7 @@ def _rms_norm(
         eps = torch.finfo(torch.float64 if input.dtype == torch.float64 else torch.float32).eps
     dims = list(range(-len(normalized_shape), 0))
     made = input * torch.rsqrt(input.square().mean(dims, keepdim=True) + eps)
-    return made if weight is None else made * weight
+    return (made if weight is None else made * weight).to(input.dtype)
 
 
 WRITTEN_OUT: dict[str, Callable[..., Any]] = {

@@ -275,7 +275,13 @@ class _Functions(TorchFunctionMode):
         told = devices.answer(func, args)
         if told is not NotImplemented:
             return told
+        if name == "storage_offset":
+            raise TraceError(
+                f"{self.recorder.name}: storage_offset() is asked for{location()}: it may be another one in each call"
+            )
         args, kwargs = _with_data(name, devices.for_run(args), devices.for_run(kwargs))
+        if name == "new_tensor" and not isinstance(kwargs.get("data", args[-1]), Tensor):
+            func, args, kwargs = _tensor_of_numbers(*args, **kwargs)
         try:
             target = name.partition(".")[0]
             if target == "pad" and _is_circular(*args, **kwargs) and not _takes_gradients((args, kwargs)):
@@ -347,10 +353,17 @@ def _with_data(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
     return (args[0], made, *args[2:]), kwargs
 
 
+def _tensor_of_numbers(
+    like: Tensor, data: Any, **options: Any
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return `like.new_tensor(data)` as a call that makes it where it keeps its numbers."""
+    return torch.tensor, (data,), {"dtype": like.dtype, **options, "device": torch.device("cpu")}
+
+
 def _index(index: Any) -> Any:
-    """Return a list of numbers as a tensor of them."""
+    """Return numbers within an index as a tensor of them."""
     with torch._C.DisableTorchFunction():
-        return torch.tensor(index) if isinstance(index, list) and index else index
+        return torch.tensor([*index]) if isinstance(index, list | tuple | range) and index else index
 
 
 def _plain(name: str) -> str:

@@ -185,7 +185,7 @@ class Recorder:
 
     def _is_inlined(self, tensor: Tensor, title: str | None) -> bool:
         """Whether a 0-d constant becomes a plain number of the program."""
-        if tensor.dim() or tensor.device == META:
+        if tensor.dim() or tensor.device == META or not _is_number(tensor):
             return False
         if self.live is None or id(tensor) in self.fresh:
             return title is None
@@ -308,6 +308,11 @@ def _twin(tensor: Tensor, function: str, name: str) -> Tensor:
     if not all(type(size) is int for size in tensor.shape):
         raise InputError(f"{function}: {name!r} has symbolic sizes {tuple(tensor.shape)}; pass fixed shapes")
     return torch.empty_strided(tuple(tensor.shape), tuple(tensor.stride()), dtype=tensor.dtype, device=META)
+
+
+def _is_number(tensor: Tensor) -> bool:
+    """Whether the algebra has a number for the value of a 0-d tensor: NaN and complex ones are none."""
+    return not tensor.is_complex() and bool(tensor == tensor)
 
 
 def _storage(tensor: Tensor) -> int:

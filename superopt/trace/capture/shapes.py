@@ -209,6 +209,8 @@ def _stack(parts: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     first = parts[0]
     if any(part.shape != first.shape or part.dtype != first.dtype for part in parts):
         return None
+    if any(_channels_last(part) for part in parts):
+        return None
     if not -first.dim() - 1 <= dim <= first.dim():
         return None
     at = dim % (first.dim() + 1)
@@ -221,6 +223,11 @@ def _copy(x: Tensor, *, dtype: torch.dtype | None = None, **options: Any) -> Ten
         return None
     strides = _strides(tuple(x.shape), [x]) if layout == torch.preserve_format else None
     return _empty(x.shape, dtype or x.dtype, strides)
+
+
+def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor | None:
+    made = _elementwise(x, mask, dtype=x.dtype) if mask.dtype == torch.bool else None
+    return None if made is None else _empty(made.shape, x.dtype)  # never laid out as its operand is
 
 
 def _filled(shape: Any, *strides: Any, dtype: torch.dtype | None = None, **options: Any) -> Tensor | None:
@@ -239,7 +246,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: 
     if key.shape[:-2] != value.shape[:-2]:
         return None
     outer = query.shape[:-2] if batch is None or grouped else batch
-    return _empty((*outer, query.shape[-2], value.shape[-1]), query.dtype)
+    shape = (*outer, query.shape[-2], value.shape[-1])
+    # Where PyTorch has one kernel, the result lies as the query does.
+    return _empty(shape, query.dtype, _strides(shape, [query]) if shape == tuple(query.shape) else None)
 
 
 def _table() -> dict[str, Rule]:
@@ -262,9 +271,7 @@ def _table() -> dict[str, Rule]:
     ]
     return {name: rule for names, rule in families for name in names.split()} | {
         "where": _where,
-        "masked_fill": lambda x, mask, value: (
-            _elementwise(x, mask, dtype=x.dtype) if mask.dtype == torch.bool else None
-        ),
+        "masked_fill": _masked_fill,
         "linalg_vector_norm": _norm,
         "native_layer_norm": _layer_norm,
         "mm": _mm,

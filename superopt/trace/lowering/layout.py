@@ -317,6 +317,8 @@ def _check_fractions(dtype: torch.dtype | None) -> None:
 @lower("linspace")
 def _linspace(b: Builder, start: float, end: float, steps: int, **options: Any) -> Sym:
     _check_fractions(options.get("dtype"))
+    if isinstance(start, Sym) or isinstance(end, Sym):
+        raise UnsupportedError("its ends are tensors")
     made = b.axes.dim(steps)
     step = (Fraction(end) - Fraction(start)) / max(steps - 1, 1)
     value = b.apply("add", b.apply("mul", b.index(made), b.const(step)), b.const(start))

@@ -13,6 +13,7 @@ __all__ = ["Finding", "random_rounds"]
 
 _MOST_DRAWS = 1 << 20  # trials times elements of the cheapest root
 _ROUNDS = 12
+_ROOTLESS = 256  # trials in which some root has no value, looked at for what rests on none
 _CAREFUL = 256  # trials of one batch where many disagree: only the first ones are judged
 
 
@@ -37,6 +38,8 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
         witness = _round(setting, drawn, tally, wanted, fixed=trials is not None)
         if witness is not None:
             return Finding(witness)
+        if setting.roots.stages and _differs_elsewhere(setting, drawn):
+            return Finding(notes=("no proof: the programs differ where some root has no value",))
         if trials is None:
             wanted = setting.wanted(_per_trial(setting, tally, tally.share))
         if tally.kept >= wanted or (number and tally.rooted and not tally.kept):
@@ -70,6 +73,17 @@ def _round(setting: Setting, drawn: Field, tally: Tally, wanted: int, *, fixed: 
         if tally.kept >= wanted or (tally.dismissed and not dismissed and not fixed):
             break
     return None
+
+
+def _differs_elsewhere(setting: Setting, drawn: Field) -> bool:
+    """Whether results that rest on no root without a value differ in trials that have such a root."""
+    some = np.arange(min(drawn.trials, _ROOTLESS))
+    without = np.setdiff1d(some, setting.roots.good(drawn.take(some)))
+    tally = Tally()
+    return any(
+        compare(setting, batch, tally, rootless=True) is not None
+        for batch in batches(setting, drawn, without)
+    )
 
 
 def _hopeless(setting: Setting, tally: Tally, wanted: int) -> bool:

@@ -61,8 +61,13 @@ def batches(
         yield drawn.take(good[start : start + count])
 
 
-def compare(setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True) -> Witness | None:
-    """Return a place where the programs differ in some trial whose comparisons real numbers could have."""
+def compare(
+    setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True, rootless: bool = False
+) -> Witness | None:
+    """Return a place where the programs differ in some trial whose comparisons real numbers could have.
+
+    In a trial that is `rootless`, some roots have no value, and what rests on one says nothing.
+    """
     setting.check_time()
     pairs, raised = _outputs(setting, drawn)
     for site, (_, tied, _) in drawn.met.items():
@@ -77,7 +82,7 @@ def compare(setting: Setting, drawn: Field, tally: Tally, *, judged: bool = True
             tally.undefined[side] += int((~known[side]).any(axis=rest).sum())
         whole &= (known[0] & known[1]).all(axis=rest)
         # In programs that choose between numbers, 1 / 0 on one side alone is no accident.
-        unlike = (u != v) & ((known[0] & known[1]) | setting.facts.chooses)
+        unlike = (u != v) & ((known[0] & known[1]) | (setting.facts.chooses and not rootless))
         refused, only = (one.reshape(-1, *(1,) * len(rest)) for one in (raised[0], raised[1]))
         differ.append((unlike | only) & ~refused)
         disagree |= differ[-1].any(axis=rest)

@@ -47,7 +47,7 @@ class TiledKernel:
     ) -> None:
         self.tiling, self.rows, self.dtype = tiling, rows, dtype
         self.stages = staged(tiling, last=last)
-        self._code = dict[tuple[str, int], Callable[..., Any]]()
+        self._code = dict[tuple[Any, ...], Callable[..., Any]]()
         self._own = dict[str, OwnProduct | None].fromkeys(own)  # products that are not left to the library
 
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -192,11 +192,10 @@ class TiledKernel:
             name: len(entering) + spare.index(name) if name in spare else places.index(place)
             for name, place in held.items()
         }
-        code = self._code.get((graph.name, rows))
+        key = graph.name, rows, *((one.dtype, one.stride()) for one in inputs)
+        code = self._code.get(key)
         if code is None:
-            code = self._code[graph.name, rows] = _code_of(
-                resized(graph, {self.tiling.axis: rows}), inputs, at
-            )
+            code = self._code[key] = _code_of(resized(graph, {self.tiling.axis: rows}), inputs, at)
         made = code(*inputs)
         names = [one.port.name for one in graph.outputs if one.port.name not in held]
         return dict(zip(names, made, strict=True))
