@@ -90,7 +90,7 @@ def value_of(tensor: Tensor) -> str:
 
 
 def are_numbers(value: str) -> bool:
-    """Whether `value_of` returned the numbers of a tensor, not where they lie and how often it was written to."""
+    """Whether `value_of` returned the numbers of a tensor, not where they lie and how often they changed."""
     return " " not in value or value.startswith("[")
 
 

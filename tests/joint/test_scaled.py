@@ -60,7 +60,21 @@ def test_nothing_is_changed_where_a_pass_may_run_twice() -> None:
         assert scale_in_place(*passes(), 1) == 0
 
 
-def test_a_loss_that_counts_once_costs_nothing() -> None:
+_KEEPS = "_get_current_graph_task_keep_graph"
+
+
+def test_a_pass_that_may_run_again_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C._autograd, _KEEPS, lambda: True)
+    gradient = torch.ones(3)
+    for by in (1.0, -2.0):
+        found = scaled(gradient, torch.tensor(by))
+        assert found is not gradient
+        assert found.tolist() == [by] * 3
+    assert gradient.tolist() == [1.0] * 3
+
+
+def test_a_loss_that_counts_once_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C._autograd, _KEEPS, lambda: False)
     gradient = torch.ones(3)
     assert scaled(gradient, torch.tensor(1.0)) is gradient
     assert scaled(gradient, torch.tensor(-2.0)).tolist() == [-2.0] * 3

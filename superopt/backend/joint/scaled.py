@@ -1,8 +1,8 @@
 """Scaled: gradients that turns made for a loss that counts once, times what the loss really counts.
 
 Most steps count it once, so there is nothing to do. Otherwise the gradient is scaled where it lies, since
-PyTorch donates what is saved for a backward pass to it. A pass that may run again (`retain_graph=True`) leaves
-what is saved as it is, and hands out a copy.
+PyTorch donates what is saved for a backward pass to it. A pass that may run again (`retain_graph=True`)
+leaves what is saved as it is, and hands out a copy.
 """
 
 import operator

@@ -82,7 +82,8 @@ class _Program:
                 if enabled or torch.is_autocast_enabled(kind):
                     stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
             without: Any = torch._dynamo.disable
-            # Gradients end at these views: what made an input, and its hooks, get them once they are returned.
+            # Gradients end at these views: what made an input, and its hooks, get them when they are
+            # returned.
             own = [one.view_as(one) if _wants_gradient(one) else one for one in inputs]
             made = without(fx.GraphModule(self.module, self.graph))(*own)
         several = made if isinstance(made, list | tuple) else (made,)

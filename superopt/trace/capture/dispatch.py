@@ -277,7 +277,8 @@ class _Functions(TorchFunctionMode):
             return told
         if name == "storage_offset":
             raise TraceError(
-                f"{self.recorder.name}: storage_offset() is asked for{location()}: it may be another one in each call"
+                f"{self.recorder.name}: storage_offset() is asked for{location()}:"
+                " it may be another one in each call"
             )
         args, kwargs = _with_data(name, devices.for_run(args), devices.for_run(kwargs))
         if name == "new_tensor" and not isinstance(kwargs.get("data", args[-1]), Tensor):

@@ -315,7 +315,7 @@ def _check_fractions(dtype: torch.dtype | None) -> None:
 
 
 @lower("linspace")
-def _linspace(b: Builder, start: float, end: float, steps: int, **options: Any) -> Sym:
+def _linspace(b: Builder, start: float | Sym, end: float | Sym, steps: int, **options: Any) -> Sym:
     _check_fractions(options.get("dtype"))
     if isinstance(start, Sym) or isinstance(end, Sym):
         raise UnsupportedError("its ends are tensors")

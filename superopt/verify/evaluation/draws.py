@@ -83,6 +83,8 @@ class Roots:
 
     def outcomes(self, field: Field, trials: NDArray[np.int64]) -> set[tuple[int, int, bool]]:
         """Return how choices turn out in some trials, where a condition may leave a root out."""
+        if not trials.size:
+            return set()
         return {
             (at, *outcome)
             for at, (graph, choices) in enumerate(self._choices.items())

@@ -99,7 +99,10 @@ def _forms(step: Step, args: list[Forms]) -> Forms:
         case "mul":
             return _scaled(first, args[1], lambda c: c) or _scaled(args[1], first, lambda c: c)
         case "div":
-            return _scaled(first, args[1], lambda c: 1 / c if c else c)
+            divisors = args[1] or ()
+            if any(not one.constant for one in divisors):  # what is divided by 0 is no number
+                return None
+            return _scaled(first, args[1], lambda c: 1 / c)
         case "maximum" | "minimum":
             return _united(args)
         case "relu":
