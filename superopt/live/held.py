@@ -1,6 +1,7 @@
 """Held: what objects of C code hold, which shows in no attribute of theirs."""
 
 import array
+import contextvars
 import gc
 import types
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["PLAIN", "are_kept", "bytes_of", "object_of", "results_of"]
+__all__ = ["PLAIN", "are_kept", "bytes_of", "in_context", "object_of", "results_of"]
 
 PLAIN = frozenset(
     {int, bool, float, complex, str, bytes, type(None), type(Ellipsis)}
@@ -19,6 +20,14 @@ PLAIN = frozenset(
 _BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
 _EMPTY: dict[Any, Any] = {}
 _VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+
+
+def in_context(variable: contextvars.ContextVar[Any]) -> Any:
+    """Return what a variable of the context holds now, or None."""
+    try:
+        return variable.get()
+    except LookupError:
+        return None
 
 
 def object_of(value: Any) -> Any:

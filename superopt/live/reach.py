@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module
 
 from superopt.codegen.forms import form
-from superopt.live.held import PLAIN, bytes_of, object_of, results_of
+from superopt.live.held import PLAIN, bytes_of, in_context, object_of, results_of
 from superopt.live.imported import imported_by
 
 __all__ = ["Reached", "Same", "reach"]
@@ -212,7 +212,7 @@ class _Walk:
         elif kind.__module__ == "numpy":
             self._array(value)
         elif isinstance(value, contextvars.ContextVar):
-            self._asked(value, functools.partial(_in_context, value))
+            self._asked(value, functools.partial(in_context, value))
         elif isinstance(value, weakref.ref):
             self._asked(value, value)
         else:
@@ -395,13 +395,6 @@ class _Walk:
         if special:
             return isinstance(vars(base)[name], types.FunctionType)
         return name in self.followed or self.all_followed
-
-
-def _in_context(variable: contextvars.ContextVar[Any]) -> Any:
-    try:
-        return variable.get()
-    except LookupError:
-        return None
 
 
 @functools.cache
