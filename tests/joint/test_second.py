@@ -93,6 +93,26 @@ def test_they_are_eagers(between: Any, trained: bool, caplog: pytest.LogCaptureF
     assert re.match("a gradient is to be differentiated: eager PyTorch computes", lines[0])
 
 
+def _counts(x: Tensor, h: Tensor) -> Tensor:
+    return (x * h).exp().sum()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_inputs_of_which_one_is_made_of_another() -> None:
+    """Before: the path through the second one counted twice, and hooks were called twice."""
+    program = torch.compile(_counts, backend=_backend)
+    found = []
+    for one in (program, _counts):
+        x, calls = torch.linspace(-1, 1, 5).requires_grad_(), list[Tensor]()
+        x.register_hook(calls.append)
+        h = x.exp()
+        [first] = torch.autograd.grad(one(x, h), x, create_graph=True)
+        [second] = torch.autograd.grad(first.sum(), x)
+        found.append((first.detach(), second, torch.tensor(len(calls))))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 @pytest.mark.slow
 def test_under_autocast() -> None:
     model, x = Model(), torch.randn(5, 6, requires_grad=True)

@@ -171,6 +171,58 @@ def _parabola(wanted: float) -> Any:
     return made
 
 
+def _either(x: Tensor, y: Tensor) -> Tensor:
+    return torch.where((x >= 0) * (y >= 0), x.sqrt(), 0.0)
+
+
+def _nested(value: float) -> Any:
+    def made(x: Tensor, y: Tensor) -> Tensor:
+        root = (x * y).sqrt()
+        above = torch.where(y > 0, value, root)
+        return torch.where(x < 0, above, torch.where(x > 0, torch.where(y < 0, value, root), root))
+
+    return made
+
+
+def _of_logarithm(value: float) -> Any:
+    return lambda x, y: torch.where(x.log() < 0, value, x.log().sqrt()) + 0 * y
+
+
+# The programs differ where a root that has no value there says nothing of the result.
+ELSEWHERE: dict[str, tuple[Any, Any]] = {
+    "another output": (
+        lambda x, y: (x.sqrt(), 2 * x.relu() + y),
+        lambda x, y: (x.sqrt(), 2 * x + y),
+    ),
+    "another element": (
+        lambda x, y: x.sqrt()[0] + x.relu()[1] + y,
+        lambda x, y: x.sqrt()[0] + x[1] + y,
+    ),
+    "elements that are spread": (
+        lambda x, y: x.relu()[:, None] + x.sqrt()[None] + y,
+        lambda x, y: x[:, None] + x.sqrt()[None] + y,
+    ),
+    "a product of masks": (_either, lambda x, y: _either(x, y) + torch.relu(-x)),
+    "two conditions together": (_nested(5.0), _nested(7.0)),
+    "a compared logarithm": (_of_logarithm(5.0), _of_logarithm(7.0)),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_programs_are_compared_where_a_root_elsewhere_has_no_value(name: str) -> None:
+    """Before: \"equal\", since trials in which some root has no value were not looked at."""
+    first, second = ELSEWHERE[name]
+    x, y = torch.randn(8), torch.randn(8)
+    assert not equivalent(first, second, x, y, floats=False).equal
+    assert equivalent(first, first, x, y, floats=False).equal
+
+
+def test_what_is_divided_by_zero_is_above_nothing() -> None:
+    x, a, b = torch.randn(3, 8).unbind()
+    chosen = lambda x, a, b: torch.where(x / 0.0 > -1, a, b)  # noqa: E731
+    assert not equivalent(chosen, lambda x, a, b: a * 1, x, a, b, floats=False).equal
+
+
 HIDDEN = {
     "near one number alone": (_parabola(5.0), _parabola(7.0)),
     "of what is not negative": (

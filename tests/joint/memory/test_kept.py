@@ -193,6 +193,18 @@ def test_decisions_are_recalled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Seen(attention, "balanced", *given).saved == first.saved
 
 
+def test_a_decision_to_keep_nothing_is_recalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: it was read as none, and PyTorch chose."""
+
+    def mapped(x: Tensor, w: Tensor) -> Tensor:
+        return torch.relu(x @ w) @ w.t()
+
+    given = torch.randn(64, 4), torch.randn(4, 96)
+    first = Seen(mapped, 1, *given)
+    monkeypatch.setattr(Partitioner, "_decided", lambda *told: pytest.fail("it was decided before"))
+    assert Seen(mapped, 1, *given).saved == first.saved
+
+
 def unbound(x: Tensor, w: Tensor) -> Tensor:
     q, k, v = (x @ w).view(len(x), 3, -1).unbind(1)
     return torch.tanh(q @ k.t()) @ v
@@ -299,10 +311,21 @@ def test_it_is_kept_after_a_fault_of_ours(
     assert "what a backward pass keeps is left to PyTorch: " in caplog.text
 
 
+def _in_parts(x: Tensor) -> Tensor:
+    return torch.cat([one.exp() for one in x.chunk(2, 1)], 1)
+
+
+def _in_windows(x: Tensor) -> Tensor:
+    return x.unfold(1, 2, 2).exp().flatten(1)
+
+
 @pytest.mark.parametrize("memory", ["fast", 1])
-def test_what_reads_a_part_of_a_changed_tensor_is_kept(memory: str | int) -> None:
-    """Before: parts that a split takes out of it were taken for something else, and gradients were wrong."""
-    _agrees_where_an_input_changes(memory, lambda x: torch.cat([one.exp() for one in x.chunk(2, 1)], 1))
+@pytest.mark.parametrize("read", [_in_parts, _in_windows])
+def test_what_reads_a_part_of_a_changed_tensor_is_kept(
+    read: Callable[[Tensor], Tensor], memory: str | int
+) -> None:
+    """Before: such parts were taken for something else than views, and gradients were wrong."""
+    _agrees_where_an_input_changes(memory, read)
 
 
 def _agrees_where_an_input_changes(memory: str | int, read: Callable[[Tensor], Tensor] = torch.exp) -> None:

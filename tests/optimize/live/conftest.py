@@ -20,7 +20,7 @@ from superopt.driver import search
 from superopt.fate import Kind
 from superopt.funnel.assembly import as_kernel, in_parts
 from superopt.ir import Program, print_program
-from superopt.optimizer import without_data
+from superopt.live.arguments import without_data
 from superopt.result import Result
 from superopt.result.codec import returned
 from superopt.targets import pick_target
