@@ -51,7 +51,7 @@ _RECORDS = (
     Dtype("i16", 2, "integer", "int16", "i16", "int16_t"),
     Dtype("i8", 1, "integer", "int8", "i8", "int8_t"),
     Dtype("u8", 1, "integer", "uint8", "u8", "uint8_t"),
-    Dtype("bool", 1, "mask", "bool", "i1", "uint8_t"),
+    Dtype("bool", 1, "mask", "bool", "i1", "boolean"),
 )
 
 DTYPES = {dtype.name: dtype for dtype in _RECORDS}

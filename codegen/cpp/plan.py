@@ -226,7 +226,9 @@ class _Planner:
 
     def _follows(self, before: Nest, item: Nest) -> bool:
         """Whether a nest runs along what is left of a nest over windows, and reduces nothing."""
-        return before.slides and not item.reduced and item.axes == before.axes - before.reduced
+        moved = set[int]().union(*map(self.elsewhere, item.statements))
+        along = item.axes == before.axes - before.reduced and moved.isdisjoint(before.made)
+        return before.slides and not item.reduced and along
 
     def _goes_before(self, before: Nest, item: Nest) -> bool:
         """Whether a nest reads nothing of a nest over windows, whose further steps may read the item."""
@@ -244,8 +246,7 @@ class _Planner:
                 break
             if isinstance(item, Nest) and item.made & reads:
                 reduces = {one.value for one in item.reductions}
-                direct = {one.value} if isinstance(one, Store) else set(one.step.inputs)
-                apart = reduces | {i for i in reads if i not in direct}  # or read at other places
+                apart = reduces | self.elsewhere(one)
                 earliest = at + 1 if apart & reads & item.made else at
                 break
         reduced = (
@@ -264,8 +265,11 @@ class _Planner:
 
     def sources(self, one: Compute | Store) -> set[int]:
         """Return the values that a statement reads, seen through renames."""
-        inputs = (one.value,) if isinstance(one, Store) else one.step.inputs
-        return {self.source(i) for i in inputs}
+        return set(map(self.source, _inputs(one)))
+
+    def elsewhere(self, one: Compute | Store) -> set[int]:
+        """Return the values that a statement reads at other places than its own."""
+        return {self.source(i) for i in _inputs(one) if self.source(i) != i}
 
     def source(self, value: int) -> int:
         """Return the value behind renames and selections."""
@@ -432,3 +436,7 @@ def changed_values(items: Iterable[Item]) -> set[int]:
             case Nest():
                 found |= item.made
     return found
+
+
+def _inputs(one: Compute | Store) -> tuple[int, ...]:
+    return (one.value,) if isinstance(one, Store) else tuple(one.step.inputs)

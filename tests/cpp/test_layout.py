@@ -8,7 +8,7 @@ import torch
 from superopt.codegen.cpp import CppMuGraph, configs, default_config, emit, is_lined, lower_kernel
 from superopt.codegen.cpp.plan import make_plan
 from superopt.ir import MuGraph, fuse, parse_graph, parse_mugraph
-from superopt.trace import run_graph
+from superopt.trace import run_graph, trace
 
 HEADS = """
 graph heads
@@ -147,3 +147,19 @@ out c: f32[k, m] = t5
     x, y, z = torch.randn(2, 8), torch.randn(2, 24), torch.randn(2, 24)
     made = CppMuGraph(mugraph)(x=x, y=y, z=z)
     torch.testing.assert_close(made["a"], (x.T @ (y + z.exp())).T)
+
+
+MOVED = {
+    "its transpose": lambda x: (y := torch.sigmoid(x)) + y.mT,
+    "its last column": lambda x: (y := torch.sigmoid(x)) - y[:, :, -1:],
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_is_read_at_other_places_too_is_whole_before(name: str) -> None:
+    """Before: it was read in the loop that was still making it."""
+    x = torch.randn(6, 32, 32)
+    [region] = trace(MOVED[name], x).program.regions
+    [port] = region.graph.inputs
+    [made] = CppMuGraph(fuse(region.graph), flags=("-O1",))(**{port.name: x}).values()
+    torch.testing.assert_close(made, MOVED[name](x))

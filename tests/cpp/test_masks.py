@@ -62,3 +62,26 @@ def test_a_mask_is_divided_by_a_root_as_pytorch_divides_it(is_mask: bool) -> Non
     wanted = divided(*given)
     assert wanted[0].isnan().any()
     torch.testing.assert_close(made, wanted, equal_nan=True)
+
+
+TRUTHS = {
+    "an average": lambda x, m: (x * m.float()).sum(-1) / m.float().sum(-1),
+    "its opposite": lambda x, m: torch.where(~m, x, 0.0),
+    "a number": lambda x, m: x + (1 - m.float()) * -4,
+    "either": lambda x, m: (m | (x > 0)).float() + x,
+    "a product": lambda x, m: m.float() @ x.T,
+}
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+@pytest.mark.parametrize("across", [False, True], ids=["along", "across"])
+def test_any_byte_but_0_is_true(name: str, across: bool) -> None:
+    """As in PyTorch; before: a byte of 255, as images have it, counted as the number 255."""
+    function, x = TRUTHS[name], torch.randn(19, 45)
+    m = torch.arange(19 * 45).view(45, 19).T % 3 > 0 if across else torch.arange(19 * 45).view(19, 45) % 3 > 0
+    bytes_of = (m.to(torch.uint8) * 255).view(torch.bool)
+    assert bytes_of.stride() == m.stride()
+    [region] = trace(function, x, m).program.regions
+    given = {port.name: bytes_of if port.dtype == "bool" else x for port in region.graph.inputs}
+    [made] = CppMuGraph(fuse(region.graph), flags=("-O1",))(**given).values()
+    torch.testing.assert_close(made, function(x, m), rtol=1e-4, atol=1e-4)

@@ -14,6 +14,9 @@ struct f8e4m3 {
 struct f8e5m2 {
     uint8_t bits;
 };
+struct boolean {  // any byte but 0 says that something is true
+    uint8_t bits;
+};
 
 inline float from_bits(uint32_t bits) {
     float value;
@@ -31,6 +34,8 @@ template <class T>
 inline float read(T value) {
     return float(value);
 }
+
+inline float read(boolean value) { return value.bits != 0; }
 
 inline float read(bf16 value) { return from_bits(uint32_t(value.bits) << 16); }
 
@@ -137,6 +142,7 @@ INLINE inline Int load_signed(const void* from) {
 #endif
 
 INLINE inline Vec load(const uint8_t* from) { return __builtin_convertvector((Int)load_bytes(from), Vec); }
+INLINE inline Vec load(const boolean* from) { return __builtin_convertvector((load_bytes(from) != 0) & 1, Vec); }
 INLINE inline Vec load(const int8_t* from) { return __builtin_convertvector(load_signed(from), Vec); }
 
 inline Vec load(const f8e5m2* from) {
