@@ -13,7 +13,7 @@ from superopt.funnel.assembly import in_parts
 from superopt.ir import Graph, Program, print_program, release_shifts
 from superopt.live.arguments import only_plain
 from superopt.live.reach import Reached, reach
-from superopt.live.watch import Watch, are_numbers, value_of
+from superopt.live.watch import Watch, is_read_again, value_of
 from superopt.trace import trace
 from superopt.trace.traced import Traced
 
@@ -35,9 +35,9 @@ class _State:
 
     traced: Traced | None  # without its constants; None: another program than the one that was built
     constants: dict[str, int | Tensor]
-    # Tensors whose values are numbers of the program, with those values, and the tensors themselves: a new
-    # one may lie where another one lay, and have been written to as often.
-    reads: tuple[tuple[int | Tensor, str, TensorWeakRef], ...]
+    # Tensors whose values are numbers of the program, with those values. Where these are not read again, it
+    # must be the same tensor: a new one may lie where another one lay, and have been written to as often.
+    reads: tuple[tuple[int | Tensor, str, TensorWeakRef | None], ...]
     why: str = ""
 
 
@@ -114,7 +114,11 @@ class Binding:
             if built
             else {},
             tuple(
-                (places.get(id(tensor), tensor), value_of(tensor), TensorWeakRef(tensor))
+                (
+                    places.get(id(tensor), tensor),
+                    value_of(tensor),
+                    None if is_read_again(tensor) else TensorWeakRef(tensor),
+                )
                 for tensor in traced.read
             ),
             why,
@@ -143,6 +147,6 @@ def _at(place: int | Tensor, found: Reached) -> Tensor:
 def _holds(state: _State, found: Reached) -> bool:
     """Whether the tensors of which numbers were read still hold them."""
     return all(
-        value_of(now) == value and (are_numbers(value) or then() is now)
-        for now, value, then in ((_at(place, found), value, then) for place, value, then in state.reads)
+        value_of(_at(place, found)) == value and (then is None or then() is _at(place, found))
+        for place, value, then in state.reads
     )

@@ -137,17 +137,17 @@ class _Walk:
                 facts.append(Same(value))
 
     def _tensor(self, tensor: Tensor) -> None:
-        if id(tensor) not in self.places:
+        is_new = id(tensor) not in self.places
+        if is_new:
             self.places[id(tensor)] = len(self.places)
             self.found.tensors.append(tensor)
             try:
                 self.found.facts.append(form(tensor))
             except RuntimeError:  # a tensor of this kind has no strides
                 self.found.facts.append(Same(tensor))
-            self.found.facts.append(("tensor", self.places[id(tensor)]))
+        self.found.facts.append(("tensor", self.places[id(tensor)]))
+        if is_new:
             self._beside(tensor)
-        else:
-            self.found.facts.append(("tensor", self.places[id(tensor)]))
 
     def _beside(self, tensor: Tensor) -> None:
         """Follow what a tensor carries: a user's attributes, and its gradient where code names one."""

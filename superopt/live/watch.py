@@ -13,7 +13,7 @@ from superopt.codegen.forms import Forms, form
 from superopt.live.held import are_kept
 from superopt.live.reach import Reached
 
-__all__ = ["Watch", "are_numbers", "value_of"]
+__all__ = ["Watch", "is_read_again", "value_of"]
 
 Check = Callable[[], bool]
 Pick = tuple[Callable[[Any], tuple[Any, ...]], Any]
@@ -85,13 +85,12 @@ def value_of(tensor: Tensor) -> str:
     Those of large tensors, and on other devices, are not read again: PyTorch counts the writes to them,
     though not those through `.data`.
     """
-    few = tensor.device.type == "cpu" and tensor.numel() <= _FEW
-    return repr(tensor.tolist()) if few or tensor.is_inference() else f"{tensor.data_ptr()} {tensor._version}"
+    return repr(tensor.tolist()) if is_read_again(tensor) else f"{tensor.data_ptr()} {tensor._version}"
 
 
-def are_numbers(value: str) -> bool:
-    """Whether `value_of` returned the numbers of a tensor, not where they lie and how often they changed."""
-    return " " not in value or value.startswith("[")
+def is_read_again(tensor: Tensor) -> bool:
+    """Whether the numbers of a tensor themselves are looked at in each call."""
+    return (tensor.device.type == "cpu" and tensor.numel() <= _FEW) or tensor.is_inference()
 
 
 # Each check is one walk through C code, as far as it goes: Python's own loops take three times as long.

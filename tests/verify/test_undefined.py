@@ -210,7 +210,7 @@ ELSEWHERE: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_programs_are_compared_where_a_root_elsewhere_has_no_value(name: str) -> None:
-    """Before: \"equal\", since trials in which some root has no value were not looked at."""
+    """Before: "equal", since trials in which some root has no value were not looked at."""
     first, second = ELSEWHERE[name]
     x, y = torch.randn(8), torch.randn(8)
     assert not equivalent(first, second, x, y, floats=False).equal

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.graphs.setting import Setting
@@ -35,10 +36,11 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
     for number in range(_ROUNDS):
         found = tally.rooted
         drawn = setting.field(number, count)
-        witness = _round(setting, drawn, tally, wanted, fixed=trials is not None)
+        good = setting.roots.good(drawn)
+        witness = _round(setting, drawn, good, tally, wanted, fixed=trials is not None)
         if witness is not None:
             return Finding(witness)
-        if setting.roots.stages and _differs_elsewhere(setting, drawn):
+        if setting.roots.stages and _differs_elsewhere(setting, drawn, good):
             return Finding(notes=("no proof: the programs differ where some root has no value",))
         if trials is None:
             wanted = setting.wanted(_per_trial(setting, tally, tally.share))
@@ -55,12 +57,13 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
     return _concluded(setting, tally)
 
 
-def _round(setting: Setting, drawn: Field, tally: Tally, wanted: int, *, fixed: bool) -> Witness | None:
+def _round(
+    setting: Setting, drawn: Field, good: NDArray[np.int64], tally: Tally, wanted: int, *, fixed: bool
+) -> Witness | None:
     """Compare the good trials of one field; where not so many are asked for, until one is dismissed first.
 
     From then on each trial says less, and how many are wanted is worked out anew.
     """
-    good = setting.roots.good(drawn)
     tally.drawn += drawn.trials
     tally.rooted += good.size
     tally.outcomes |= setting.roots.outcomes(drawn, np.arange(drawn.trials))
@@ -75,10 +78,9 @@ def _round(setting: Setting, drawn: Field, tally: Tally, wanted: int, *, fixed: 
     return None
 
 
-def _differs_elsewhere(setting: Setting, drawn: Field) -> bool:
+def _differs_elsewhere(setting: Setting, drawn: Field, good: NDArray[np.int64]) -> bool:
     """Whether results that rest on no root without a value differ in trials that have such a root."""
-    some = np.arange(min(drawn.trials, _ROOTLESS))
-    without = np.setdiff1d(some, setting.roots.good(drawn.take(some)))
+    without = np.setdiff1d(np.arange(min(drawn.trials, _ROOTLESS)), good)
     tally = Tally()
     return any(
         compare(setting, batch, tally, rootless=True) is not None

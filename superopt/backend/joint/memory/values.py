@@ -18,6 +18,7 @@ from superopt.rivals.aten import (
     value_of,
     window_flops,
 )
+from superopt.trace.capture.tape import is_view as makes_view
 
 __all__ = [
     "is_pure",
@@ -40,16 +41,7 @@ _ATTENTION_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
 def is_view(node: fx.Node) -> bool:
     """Whether a node is the memory of another one, seen otherwise, or such views of it."""
     made_by = node.all_input_nodes[0] if node.target is operator.getitem else node
-    return operator_name(made_by) in VIEWS or _shares_memory(made_by)
-
-
-def _shares_memory(node: fx.Node) -> bool:
-    """Whether PyTorch says of an operator that its results are in the memory of its first argument."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
-        return False
-    results = target._schema.returns
-    return bool(results) and all(one.alias_info is not None for one in results)
+    return operator_name(made_by) in VIEWS or makes_view(made_by.target)
 
 
 def makes_several(node: fx.Node) -> bool:
