@@ -45,7 +45,7 @@ def _reaches(program: KernelProgram, loop: LoopStatement) -> tuple[Reach, ...]:
         return ()
     graph = program.graph
     computes = [one for one in loop.body if isinstance(one, Compute)]
-    outside = outside_masks(graph, [(one.value, one.step) for one in computes])
+    outside = outside_masks(graph, [(one.value, one.step) for one in computes], partial=True)
     accumulated = [
         outside[one.value].lowest if one.step.op == "max" else outside[one.value].vanishing
         for one in computes

@@ -13,7 +13,7 @@ is asked of a kernel. But b is not mul(m, b), which PyTorch makes 0 of NaN.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from superopt.ir import Graph, Step, mask_values
+from superopt.ir import REDUCTIONS, Graph, Step, mask_values, value_axes
 from superopt.ops import OPS
 
 __all__ = ["Outside", "outside_masks"]
@@ -30,16 +30,27 @@ class Outside:
     lowest: frozenset[int] = _NONE  # masks outside which it is minus infinity
 
 
-def outside_masks(graph: Graph, steps: Sequence[tuple[int, Step]]) -> dict[int, Outside]:
-    """Return what each value is outside the masks that these steps make."""
-    masks, known = mask_values(graph), dict[int, Outside]()
+def outside_masks(
+    graph: Graph, steps: Sequence[tuple[int, Step]], *, partial: bool = False
+) -> dict[int, Outside]:
+    """Return what each value is outside the masks that these steps make.
+
+    Of a reduction nothing is known outside a mask along the reduced axes, which it no longer has. With
+    `partial`, a reduction is only what one place along these axes adds to it, of which that is known.
+    """
+    masks, axes, known = mask_values(graph), value_axes(graph), dict[int, Outside]()
     for value, step in steps:
         operands = [known.get(i, Outside()) for i in step.inputs]
         zero = _zero(graph, step, operands)
         vanishing = zero if masks[value] else zero | _vanishing(graph, step, operands)
         if step.op in ("ge", "gt", "le", "lt"):
             zero, vanishing = zero | {value}, vanishing | {value}
-        known[value] = Outside(zero, vanishing, _lowest(graph, step, operands))
+        found = zero, vanishing, _lowest(graph, step, operands)
+        if step.op in REDUCTIONS and not partial:
+            kept = (frozenset(mask for mask in one if axes[mask].isdisjoint(step.axes)) for one in found)
+            known[value] = Outside(*kept)
+        else:
+            known[value] = Outside(*found)
     return known
 
 

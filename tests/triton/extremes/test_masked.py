@@ -52,6 +52,28 @@ _FLOWS = {
 }
 
 
+_REDUCED = {
+    "less its sum": "t1 = mul(m, x); r = sum[k](t1); t2 = sub(t1, r); t = mul(m, t2)",
+    "its sum at other places": "t1 = mul(m, x); r = sum[k](t1); u = lt(x, y); t2 = mul(u, r); t = mul(m, t2)",
+    "a sum of products": "r = contract[k](m, x); t1 = mul(m, y); t2 = sub(t1, r); t = mul(m, t2)",
+    "less its maximum": "t1 = mul(m, x); r = max[k](t1); t2 = sub(t1, r); t = mul(m, t2)",
+    "the power of a maximum": "d = where(m, x, l); r = max[k](d); e = exp(r); t1 = mul(m, y); "
+    "t2 = add(t1, e); t = mul(m, t2)",
+}
+
+
+@pytest.mark.parametrize("steps", _REDUCED.values(), ids=_REDUCED.keys())
+def test_a_mask_along_a_reduced_axis_hides_the_reduction(given, steps):
+    """Before: what is 0 outside a mask was so after a sum, too, so that the last mask was dropped."""
+    x, y = [[-1.0, 2.0, 4.0], [3.0, -5.0, 1.0]], [[5.0, 1.0, 2.0], [-2.0, 1.0, 3.0]]
+    before = ["c = const[0]()", "m = gt(x, c)", "i = infinity()", "l = neg(i)"]
+    inputs = {"x": ("f32", "n, k", x), "y": ("f32", "n, k", y)}
+    found = given([*before, *steps.split("; ")], inputs, axes="n=2 k=3", made="n, k")
+    assert found[0, 0] == 0.0
+    assert found[1, 1] == 0.0
+    assert (found[0, 1], found[1, 2]) != (0.0, 0.0)
+
+
 @pytest.mark.parametrize(("steps", "selections"), _FLOWS.values(), ids=_FLOWS.keys())
 def test_only_masks_that_hide_nothing_are_dropped(steps, selections):
     text = f"""graph dropped
