@@ -15,7 +15,7 @@ from functools import cache
 from math import inf, isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from superopt.cache import cache_folder
 from superopt.codegen.processor import cpu_flags, cpu_name, vectors
@@ -150,11 +150,12 @@ def _measure(threads: int, cache_bytes: int) -> _Rates:
     import torch
 
     before = torch.get_num_threads()
-    a, b, c = (torch.zeros(_SIDE, _SIDE) for _ in range(3))
-    halves = [torch.zeros(_HALF_SIDE, _HALF_SIDE, dtype=torch.bfloat16) for _ in range(3)]
+    plain: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the caller's defaults are
+    a, b, c = (torch.zeros(_SIDE, _SIDE, **plain) for _ in range(3))
+    halves = [torch.zeros(_HALF_SIDE, _HALF_SIDE, dtype=torch.bfloat16, device="cpu") for _ in range(3)]
     # Memory that was never written reads as one page of zeros, which a cache holds.
-    large = torch.ones(2, min(max(cache_bytes, 32 << 20), 128 << 20) // 4)
-    small = torch.ones(2, min(max(cache_bytes // 8, 64 << 10), 4 << 20) // 4)
+    large = torch.ones(2, min(max(cache_bytes, 32 << 20), 128 << 20) // 4, **plain)
+    small = torch.ones(2, min(max(cache_bytes // 8, 64 << 10), 4 << 20) // 4, **plain)
     product_s, half_product_s, memory, cached = inf, inf, 0.0, 0.0
     try:
         with torch.inference_mode():
