@@ -287,20 +287,20 @@ def choose_tower(
     *,
     logarithms: bool,
     signs: bool,
-    roots: Collection[Fraction] = (),
+    squares: Collection[Fraction] = (),
 ) -> tuple[tuple[int, ...], bool]:
     """Return a tower for some constants, drawn by a seed, and whether it suits all of them.
 
-    Those whose signs matter are squares there, and those whose roots are constants, too.
+    They are squares there where signs matter, and so are the numbers that are named as `squares`.
     """
     towers = WITH_LOGARITHMS if logarithms else TOWERS
     if levels > len(towers[0]):
-        return HIGHEST, _suits(HIGHEST, levels, frozenset(constants), signs, frozenset(roots))
+        return HIGHEST, _suits(HIGHEST, levels, frozenset(constants), signs, frozenset(squares))
     start = seed % len(towers)
     wanted = frozenset(constants)
     for number in range(len(towers)):
         tower = towers[(start + number) % len(towers)]
-        if _suits(tower, levels, wanted, signs, frozenset(roots)):
+        if _suits(tower, levels, wanted, signs, frozenset(squares)):
             return tower, True
     return towers[start], False
 
@@ -311,7 +311,7 @@ def _suits(
     levels: int,
     constants: frozenset[Fraction],
     signs: bool,
-    roots: frozenset[Fraction],
+    squares: frozenset[Fraction],
 ) -> bool:
     for prime in tower[:levels]:
         residues = set()
@@ -321,7 +321,7 @@ def _suits(
             residues.add(value.numerator * pow(value.denominator, -1, prime) % prime)
             if signs and value and not is_square(abs(value), prime):
                 return False
-        if len(residues) < len(constants) or not all(is_square(abs(one), prime) for one in roots if one):
+        if len(residues) < len(constants) or not all(is_square(abs(one), prime) for one in squares if one):
             return False
     return True
 

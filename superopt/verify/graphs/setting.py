@@ -15,6 +15,7 @@ from superopt.verify.evaluation.tensorless import constants_of
 from superopt.verify.evaluation.tiny import tiny_sizes
 from superopt.verify.field.arithmetic import Field
 from superopt.verify.field.constants import exact_constant
+from superopt.verify.field.factors import compared_factors
 from superopt.verify.field.primes import HIGHEST, choose_tower
 from superopt.verify.field.residues import mix_seed
 from superopt.verify.graphs.facts import Facts
@@ -82,16 +83,20 @@ class Setting:
         )
         numbers = facts.constants | {abs(one) for one in self.tiny.compared if _is_short(one)}
         numbers |= {Fraction(extent) for extent in self.tiny.extents.values() if extent}
+        positive = facts.roots
         if facts.ordered:  # what is made of extents has a sign as well
             made = (constants_of(graph, self.tiny.narrow, self.tiny.extents)[0] for graph in facts.graphs)
             numbers |= {one for several in made for one in several if _is_short(one)}
+            known = frozenset(self.tiny.extents.items())
+            positive |= compared_factors(left, self.tiny.narrow, known)
+            positive |= compared_factors(right, self.tiny.narrow, known)
         self.tower, self.suits = choose_tower(
             mix_seed(self.seed, self.variant),
             self.levels,
             numbers,
             logarithms=facts.logarithms and not self.sealed,
             signs=facts.ordered,
-            roots=facts.roots,
+            squares=positive,
         )
         start = min(max(self.firsts, default=0), len(self.tower) - 2)
         roots = () if self.sealed else facts.graphs
