@@ -33,6 +33,7 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
     wanted = trials or setting.wanted(_per_trial(setting, tally, 1.0))
     count = 2 * wanted
     limit = max(count, _MOST_DRAWS // (setting.levels * roots.least_work))
+    elsewhere = Tally()  # of trials in which some root has no value
     for number in range(_ROUNDS):
         found = tally.rooted
         drawn = setting.field(number, count)
@@ -40,11 +41,14 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
         witness = _round(setting, drawn, good, tally, wanted, fixed=trials is not None)
         if witness is not None:
             return Finding(witness)
-        if setting.roots.stages and _differs_elsewhere(setting, drawn, good):
+        needed = wanted if tally.unseen else 0
+        if roots.stages and _differs_elsewhere(setting, drawn, good, elsewhere, needed):
             return Finding(notes=("no proof: the programs differ where some root has no value",))
         if trials is None:
             wanted = setting.wanted(_per_trial(setting, tally, tally.share))
-        if tally.kept >= wanted or (number and tally.rooted and not tally.kept):
+        if tally.kept >= wanted and _seen(tally, elsewhere, wanted):
+            break
+        if number and tally.rooted and not tally.kept:
             break
         if _hopeless(setting, tally, wanted - tally.kept):
             break
@@ -52,7 +56,7 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
         count = min(limit, count * 8) if scarce else count
     if roots.stages and not tally.rooted:
         return Finding(notes=("no proof: too many square roots for random numbers to have them all",))
-    if tally.outcomes - tally.shown:
+    if not _seen(tally, elsewhere, wanted):
         return Finding(notes=("no proof: where a condition leaves a root out, nothing was compared",))
     return _concluded(setting, tally)
 
@@ -78,14 +82,29 @@ def _round(
     return None
 
 
-def _differs_elsewhere(setting: Setting, drawn: Field, good: NDArray[np.int64]) -> bool:
-    """Whether results that rest on no root without a value differ in trials that have such a root."""
-    without = np.setdiff1d(np.arange(min(drawn.trials, _ROOTLESS)), good)
-    tally = Tally()
-    return any(
-        compare(setting, batch, tally, rootless=True) is not None
-        for batch in batches(setting, drawn, without)
-    )
+def _differs_elsewhere(
+    setting: Setting, drawn: Field, good: NDArray[np.int64], tally: Tally, wanted: int
+) -> bool:
+    """Whether results that rest on no root without a value differ in trials that have such a root.
+
+    At least `wanted` trials with all results are looked at, where there are so many.
+    """
+    without = np.setdiff1d(np.arange(drawn.trials), good)
+    looked = 0
+    for batch in batches(setting, drawn, without, _ROOTLESS):
+        if looked >= _ROOTLESS and tally.kept >= wanted:
+            break
+        if compare(setting, batch, tally, rootless=True) is not None:
+            return True
+        looked += batch.trials
+        if wanted:
+            tally.shown |= setting.roots.outcomes(batch, np.flatnonzero(tally.whole))
+    return False
+
+
+def _seen(tally: Tally, elsewhere: Tally, wanted: int) -> bool:
+    """Whether all outcomes of choices were seen, be it in enough trials in which some root has no value."""
+    return not tally.unseen or (elsewhere.kept >= wanted and tally.unseen <= elsewhere.shown)
 
 
 def _hopeless(setting: Setting, tally: Tally, wanted: int) -> bool:

@@ -39,6 +39,13 @@ class Tally:
     # How choices turned out in all trials, and in those with roots of squares only.
     outcomes: set[tuple[int, int, bool]] = field(default_factory=set)
     shown: set[tuple[int, int, bool]] = field(default_factory=set)
+    # Which trials of those that were compared last had all results.
+    whole: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+
+    @property
+    def unseen(self) -> set[tuple[int, int, bool]]:
+        """How choices turned out only where some root has no value."""
+        return self.outcomes - self.shown
 
     def lacking(self, wanted: int) -> int:
         """Return how many trials to compare until enough are kept, by the share so far."""
@@ -98,7 +105,8 @@ def compare(
         tally.dismissed += int((~sound).sum())
         places = np.flatnonzero(sound)
     tally.compared += end
-    tally.kept += int(whole[:end].sum())
+    tally.whole = whole[:end]
+    tally.kept += int(tally.whole.sum())
     return _witness(setting, int(places[0]), pairs, differ) if places.size else None
 
 
