@@ -1,8 +1,10 @@
 """Decide: the last word of floats. What differs in numbers is not equal, whatever the algebra says."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import inf, sqrt
+from fractions import Fraction
+from math import inf, isfinite
 from time import perf_counter
 from typing import Any
 
@@ -10,15 +12,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_any, tree_map
 
-from superopt.dtypes import torch_dtypes
-from superopt.errors import InputError
-from superopt.verify.floats.compare import (
-    DISTRIBUTIONS,
-    compare_floats,
-    find_counterexample,
-    in_float64,
-    tensors_of,
-)
+from superopt.errors import InputError, SuperoptError, first_line
+from superopt.verify.counterexample import find_counterexample
+from superopt.verify.evaluation.tiny import is_narrow
+from superopt.verify.field.constants import exact_constant
+from superopt.verify.floats.compare import DISTRIBUTIONS, compare_floats, in_float64, tensors_of
 from superopt.verify.floats.errors import Differing
 from superopt.verify.floats.focus import focus_of
 from superopt.verify.floats.report import Counterexample, FloatReport
@@ -35,6 +33,7 @@ _DRAWS = 8  # of each kind of inputs, where there is no proof: some programs agr
 _DRAWS_S = 0.25  # seconds of one draw of all kinds, after which no other is begun
 _REAL = 1e-4  # a float64 difference, as a share of a row, that no order of operations explains
 _LAST_DIGITS = 2.0**-46  # a difference that float64 shows
+_FLOAT32_BYTES = 4
 _ROUNDING = 1e-8  # the error that rounding may cause in float64 where numbers cancel
 
 CONTRADICTION = (
@@ -67,9 +66,14 @@ def decide(left: Side, right: Side, proof: Proof, seed: int, progress: Callable[
         if verdict.equal:
             return _after_equality(verdict, comparison)
         return _after_doubt(verdict, comparison)
+    except SuperoptError:
+        raise
     except RuntimeError as error:  # some operators of PyTorch insist on the dtypes that they were given
-        text = str(error).strip().partition("\n")[0]
-        return _noted(verdict, f"floats not compared: a program cannot be run in float64 ({text})")
+        note = f"floats not compared: a program cannot be run in float64 ({first_line(error)})"
+        return _noted(verdict, note)
+    except Exception as error:  # a program may refuse numbers that are drawn, as indices made of floats
+        note = f"floats not compared: a program refuses numbers that were drawn ({first_line(error)})"
+        return _noted(verdict, note)
 
 
 def _after_doubt(verdict: Verdict, comparison: "_Comparison") -> Verdict:
@@ -108,7 +112,8 @@ def _after_equality(verdict: Verdict, comparison: "_Comparison") -> Verdict:
     worst = _worst_error(report)
     if worst is not None:
         note = (
-            f"equal as algebra, and not in floats: the second program errs by {worst:.1e} in {report.dtype}"
+            f"equal as algebra, and not in floats: the second program errs by {worst:.1e} of a row's largest"
+            " number"
         )
         return replace(_noted(verdict, note), outcome="unknown")
     if any(item.nonfinite for item in report.distributions):
@@ -123,13 +128,10 @@ def _worst_error(report: FloatReport) -> float | None:
 
     Cancellation costs half of the digits in programs that people write; who loses more has lost the result.
     """
-    dtype = torch_dtypes().get(report.dtype)
-    limit = sqrt(torch.finfo(dtype).eps) if dtype is not None else 0.0
     failed = [item for item in report.distributions if item.name in _MODERATE and item.ratio > 1]
     failed = [item for item in failed if not item.skipped and not item.nonfinite]
-    errors = [inf if item.ratio == inf else item.candidate_error for item in failed]
-    worst = max(errors, default=0.0)
-    return worst if worst > limit else None
+    worst = max((inf if item.ratio == inf else item.lost for item in failed), default=0.0)
+    return worst or None
 
 
 def _noted(verdict: Verdict, *notes: str) -> Verdict:
@@ -142,6 +144,7 @@ class _Comparison:
     def __init__(self, left: Side, right: Side, seed: int, progress: Callable[[str], None]) -> None:
         self.left, self.right = left, right
         self.focus = focus_of(left.program, right.program)
+        self.narrow = _are_narrow(left, right)
         self.seed = seed
         self.progress = progress
         self.notes: list[str] = []
@@ -191,7 +194,7 @@ class _Comparison:
         draw: int = 0,
     ) -> Counterexample | None:
         settings: dict[str, Any] = {"seed": self.seed + draw, "tolerance": tolerance, "differing": differing}
-        programs = _mixing(self.left.function), _mixing(self.right.function), self.left.inputs
+        programs = *self._functions, self.left.inputs
         if not self.focus.is_empty:
             self.progress("looking for a difference where comparisons turn")
             found = find_counterexample(*programs, distributions=(), focus=self.focus, **settings)
@@ -205,6 +208,11 @@ class _Comparison:
                 return found
         return None
 
+    @property
+    def _functions(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Both programs, with the constants that the algebra reads in them."""
+        return _mixing(self.left.function, self.narrow), _mixing(self.right.function, self.narrow)
+
     def report(self) -> FloatReport | None:
         """Return how the second program rounds, compared with the first."""
         # Half floats take a CPU several times as long as doubles, and an unlucky draw is judged over several.
@@ -214,7 +222,7 @@ class _Comparison:
             return None
         names = tuple(DISTRIBUTIONS)[:count]
         self.progress("comparing how both round")
-        programs = _mixing(self.left.function), _mixing(self.right.function), self.left.inputs
+        programs = *self._functions, self.left.inputs
         return compare_floats(*programs, distributions=names, seed=self.seed)
 
     def _in_time(self, distributions: tuple[str, ...]) -> Iterator[str]:
@@ -235,18 +243,44 @@ def _warm_up() -> None:
     in_float64(lambda x: x + x)(torch.zeros(1))
 
 
-def _mixing(function: Callable[..., Any]) -> Callable[..., Any]:
+def _are_narrow(left: Side, right: Side) -> bool:
+    """Whether the algebra reads what float32 makes of a short decimal as that decimal."""
+    wholes = [side.whole for side in (left, right)]
+    if any(whole is None for whole in wholes):
+        both = [(*tensors_of(side.inputs), *side.constants.values()) for side in (left, right)]
+        return all(one.dtype != torch.float64 for tensors in both for one in tensors)
+    return is_narrow(*(whole.graph for whole in wholes if whole is not None))
+
+
+def _meant(value: float) -> float:
+    """Return the number that a constant stands for in a program without float64."""
+    if not isfinite(value):
+        return value
+    meant = exact_constant(Fraction(value), narrow=True).rational
+    return value if meant is None else float(meant)
+
+
+def _mixing(function: Callable[..., Any], narrow: bool) -> Callable[..., Any]:
     """Return the function, whose operators take float64 inputs together with parameters of other floats.
 
-    Most operators promote; convolutions and others refuse before any dispatch mode could widen them.
+    Most operators promote; convolutions and others refuse before any dispatch mode could widen them. In
+    `narrow` programs a constant is the number that it stands for: 0.1 and what float32 makes of it are one.
     """
 
     def is_double(value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.dtype == torch.float64
 
     def widened(value: Any) -> Any:
-        narrow = isinstance(value, torch.Tensor) and value.dtype.is_floating_point
-        return value.double() if narrow and value.dtype != torch.float64 else value
+        if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+            return value
+        if narrow and value.ndim == 0 and value.dtype.itemsize >= _FLOAT32_BYTES:
+            with contextlib.suppress(RuntimeError):  # one of a batch has no number of its own
+                number = float(value)
+                return value if _meant(number) == number else torch.full_like(value.double(), _meant(number))
+        return value if is_double(value) else value.double()
+
+    def meant(value: Any) -> Any:
+        return _meant(value) if isinstance(value, float) else value
 
     class Mixing(TorchFunctionMode):
         """Widens what an operator reads together with a float64 tensor, unless it writes there."""
@@ -256,6 +290,8 @@ def _mixing(function: Callable[..., Any]) -> Callable[..., Any]:
         ) -> Any:
             """Call one operator."""
             kwargs = kwargs or {}
+            if narrow:
+                args, kwargs = tree_map(meant, (args, kwargs))
             name = getattr(func, "__name__", "")
             writes = (
                 "out" in kwargs or (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"

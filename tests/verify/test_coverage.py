@@ -11,11 +11,11 @@ from torch.nn import functional
 from superopt.ir import Graph, parse_graph
 from superopt.trace import trace
 from superopt.trace.traced import Traced
+from superopt.verify.counterexample import find_counterexample
 from superopt.verify.floats.compare import (
     DIRECTED,
     DISTRIBUTIONS,
     compare_floats,
-    find_counterexample,
     sample,
 )
 from superopt.verify.floats.coverage import Coverage, Watch

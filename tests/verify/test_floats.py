@@ -11,12 +11,12 @@ from superopt.errors import InputError
 from superopt.ir import parse_graph
 from superopt.ops import OPS
 from superopt.trace import run_graph
+from superopt.verify.counterexample import find_counterexample
 from superopt.verify.floats.compare import (
     DISTRIBUTIONS,
     SMALL_DRAWS,
     compare_floats,
     compare_many,
-    find_counterexample,
     in_float64,
     sample,
     tensors_of,

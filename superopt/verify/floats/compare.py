@@ -27,15 +27,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from superopt.dtypes import dtype_text, tensor_text
+from superopt.dtypes import dtype_text
 from superopt.errors import InputError
 from superopt.verify.floats.coverage import Watch, unit_of
 from superopt.verify.floats.errors import (
     FOUND,
-    ROUNDING,
-    Differing,
     Errors,
-    differ,
     errors_of,
     judged,
     may_hang,
@@ -43,7 +40,7 @@ from superopt.verify.floats.errors import (
 )
 from superopt.verify.floats.focus import Focus
 from superopt.verify.floats.memory import Memory
-from superopt.verify.floats.report import Counterexample, DistributionReport, FloatReport
+from superopt.verify.floats.report import DistributionReport, FloatReport
 from superopt.verify.floats.samples import (
     DIRECTED,
     DISTRIBUTIONS,
@@ -57,7 +54,7 @@ from superopt.verify.floats.samples import (
     typical,
 )
 from superopt.verify.floats.seek import seek
-from superopt.verify.floats.wide import in_float64, largest_number
+from superopt.verify.floats.wide import in_float64
 
 __all__ = [
     "DIRECTED",
@@ -68,9 +65,9 @@ __all__ = [
     "ONLY_FINITE",
     "SMALL_DRAWS",
     "Turned",
+    "check_shapes",
     "compare_floats",
     "compare_many",
-    "find_counterexample",
     "in_float64",
     "sample",
     "tensors_of",
@@ -95,15 +92,11 @@ SMALL_DRAWS = 64
 
 _SPARED_SHARE = 32  # one of as many draws is set aside, and one at least
 _HOPELESS = 16.0  # an error of this many times what is allowed is no bad luck
-# Distributions on which equal functions may differ by rounding alone.
-_CANCELLING = frozenset({"constant rows"})
 _SPARED = DIRECTED[-1]  # the distribution that is left out where the others have shown everything
 _FEW, _LARGE = 16, 2**16  # elements of a small input, and of the inputs of a program that is not small
 _COVERING = 2  # draws of a directed distribution that may show nothing new before it is left
-_NOTHING = 2.0**-44  # the share of the largest input that is left where it cancels in float64
 _LACKING_INPUTS = 4  # inputs of which numbers are left out, one in each draw
 _ROWS_TOO = 2  # draws of an input with minus infinities: in the second one, whole rows are
-_PRINTED = 6  # elements at each end of a long tensor in a counterexample
 
 
 def compare_floats(
@@ -301,7 +294,7 @@ class _Comparison:
         for at in which:
             with torch.no_grad():
                 made[at] = _made(self.candidates[at], drawn, seed)
-            _check_shapes(own, made[at])
+            check_shapes(own, made[at])
         turned = self.turned
         sides = {at: (turned(truth), turned(own), turned(made[at])) for at in which}
         infinities = name in PLAIN
@@ -353,71 +346,6 @@ class _Comparison:
         return 1 < found.ratio < _HOPELESS and not found.nonfinite
 
 
-def find_counterexample(
-    f: Function,
-    g: Function,
-    inputs: Sequence[Any],
-    *,
-    distributions: Iterable[str] | None = None,
-    tolerance: float | None = None,
-    differing: Differing = "in any way",
-    seed: int = 0,
-    focus: Focus | None = None,
-) -> Counterexample | None:
-    """Return inputs on which two functions differ in float64, if found: by more than their dtype rounds.
-
-    `tolerance` is another share of a row's largest magnitude to tell them apart by; `differing` says whether
-    a NaN or infinity of one of them does, too, or alone. With a `focus` (of both, traced), inputs are aimed
-    at their comparisons too, and elements that hang on a comparison which rounding may turn tell nothing.
-    """
-    left, right = in_float64(f), in_float64(g)
-    if tolerance is None:
-        tolerance = ROUNDING * max((_unit(value) for value in tensors_of(inputs)), default=2.0**-52)
-    names = [
-        one for one in (DISTRIBUTIONS if distributions is None else distributions) if one not in _CANCELLING
-    ]
-    if focus is not None and not focus.is_empty and not focus.fragile:
-        names = [*DIRECTED, *(name for name in names if name not in DIRECTED)]
-    watch = Watch(focus, 2.0**-52) if focus is not None and focus.jumps else None
-    for name in names:
-        drawn = sample(name, inputs, seed=seed, focus=focus)
-        try:
-            with torch.no_grad():
-                made, other = tensors_of(left(*drawn)), tensors_of(right(*drawn))
-        except IndexError:  # whole numbers aimed at comparisons may be no valid indices
-            if name in DIRECTED:
-                continue
-            raise
-        _check_shapes(made, other)
-        least = _NOTHING * max((float(one.abs().max()) for one in _floating(drawn)), default=1.0)
-        results = [(a.double(), b.double()) for a, b in zip(made, other, strict=True)]
-        found = [differ(a, b, tolerance, least, differing) for a, b in results]
-        if any(bool(one.any()) for one in found):
-            # What is added and taken away again leaves its rounding.
-            least = max(least, _NOTHING * max(largest_number(one, drawn) for one in (f, g)))
-            found = [differ(a, b, tolerance, least, differing) for a, b in results]
-        if watch is not None and any(bool(one.any()) for one in found):
-            certain = watch.see(drawn).certain
-            found = [a & b for a, b in zip(found, certain, strict=True)] if certain else found
-        for number, (a, b, where) in enumerate(zip(made, other, found, strict=True)):
-            if not bool(where.any()):
-                continue
-            place = tuple(int(i) for i in where.nonzero()[0])
-            return Counterexample(
-                name,
-                tuple(_show(i, value) for i, value in enumerate(tensors_of(drawn))),
-                f"output {number}",
-                place,
-                float(a[place]),
-                float(b[place]),
-            )
-    return None
-
-
-def _floating(inputs: Sequence[Any]) -> list[Tensor]:
-    return [one for one in tensors_of(inputs) if one.dtype.is_floating_point and one.numel()]
-
-
 def _made(function: Function, inputs: Sequence[Any], seed: int) -> list[Tensor]:
     """Return the tensors that a function makes; random numbers that it draws are the same for all."""
     devices = {tensor.device for tensor in tensors_of(inputs) if tensor.device.type == "cuda"}
@@ -428,19 +356,8 @@ def _made(function: Function, inputs: Sequence[Any], seed: int) -> list[Tensor]:
         return tensors_of(function(*inputs))
 
 
-def _check_shapes(a: Sequence[Tensor], b: Sequence[Tensor]) -> None:
+def check_shapes(a: Sequence[Tensor], b: Sequence[Tensor]) -> None:
+    """Raise InputError where two functions return tensors of different shapes."""
     shapes = [[list(value.shape) for value in values] for values in (a, b)]
     if shapes[0] != shapes[1]:
         raise InputError(f"the functions return tensors of different shapes: {shapes[0]} and {shapes[1]}")
-
-
-def _unit(value: Tensor) -> float:
-    return float(torch.finfo(value.dtype).eps) if value.dtype.is_floating_point else 2.0**-52
-
-
-def _show(number: int, value: Tensor) -> str:
-    numbers = [f"{x:.6g}" for x in value.flatten()[: 2 * _PRINTED + 1].tolist()]
-    if value.numel() > 2 * _PRINTED:
-        last = [f"{x:.6g}" for x in value.flatten()[-_PRINTED:].tolist()]
-        numbers = [*numbers[:_PRINTED], "...", *last]
-    return f"input {number}: {tensor_text(value)} = {' '.join(numbers)}"

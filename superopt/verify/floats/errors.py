@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Literal, TypeAlias
 
 import torch
@@ -15,6 +16,8 @@ __all__ = [
     "ROUNDING",
     "Differing",
     "Errors",
+    "as_long",
+    "as_reals",
     "differ",
     "errors_of",
     "judged",
@@ -76,6 +79,9 @@ def errors_of(
             torch.ones_like(eager, dtype=torch.bool) if certain is None else certain[at].to(eager.device)
         )
         doubtful += 0 if certain is None else int((~counted).sum())
+        if eager.is_complex():
+            exact, eager, made = (as_reals(value) for value in (exact, eager, made))
+            counted = as_long(counted, eager)
         if not eager.dtype.is_floating_point:
             equal &= eager.dtype == made.dtype and bool(((eager == made) | ~counted).all())
             compared.append(bool(counted.any()) or counted.numel() == 0)
@@ -133,19 +139,22 @@ def judged(name: str, draws: Sequence[Errors], factor: float, floor: float) -> D
     if not any(any(one.compared) for one in draws):
         return DistributionReport(name, 0.0, 0.0, 0.0, draws[0].nonfinite, _why_skipped(draws[0]))
     ratio = 0.0 if all(one.equal for one in draws) else float("inf")
-    eager_error = candidate_error = 0.0
+    eager_error = candidate_error = lost = 0.0
     for output in zip(*(one.outputs for one in draws), strict=True):
         eager, made = max(one[0] for one in output), max(one[1] for one in output)
         eager_error, candidate_error = max(eager_error, eager), max(candidate_error, made)
         unit = output[0][2]
         # Aimed inputs are made to tell functions apart: roundings are judged on the other distributions.
         least = max(floor, min(ROUNDING, _COARSE / unit)) if name in _AIMED else floor
-        ratio = max(ratio, made / (factor * eager + least * unit))
+        own = made / (factor * eager + least * unit)
+        if own > 1 and made > sqrt(unit):  # cancellation costs half of the digits in programs people write
+            lost = max(lost, made)
+        ratio = max(ratio, own)
     if name in ONLY_FINITE and ratio != float("inf"):
         ratio = 0.0
     nonfinite = any(one.nonfinite for one in draws)
     doubtful = sum(one.doubtful for one in draws)
-    return DistributionReport(name, eager_error, candidate_error, ratio, nonfinite, doubtful=doubtful)
+    return DistributionReport(name, eager_error, candidate_error, ratio, nonfinite, "", doubtful, lost)
 
 
 def largest_error(exact: Tensor, found: Tensor) -> float:
@@ -154,6 +163,18 @@ def largest_error(exact: Tensor, found: Tensor) -> float:
         return 0.0
     share = (found - exact).abs() / scale_of(exact)
     return float(torch.where(share.isnan(), 0.0, share).max())
+
+
+def as_reals(value: Tensor) -> Tensor:
+    """Return the real and imaginary parts of a complex tensor as one row, and other tensors as they are."""
+    if not value.is_complex():
+        return value
+    return torch.view_as_real(value.resolve_conj()).movedim(-1, 0).reshape(-1)
+
+
+def as_long(mask: Tensor, reals: Tensor) -> Tensor:
+    """Return a mask of complex numbers as one of their parts, and other masks as they are."""
+    return mask if mask.shape == reals.shape else torch.cat([mask.reshape(-1)] * 2)
 
 
 def scale_of(exact: Tensor) -> Tensor:

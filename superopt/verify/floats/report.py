@@ -18,6 +18,7 @@ class DistributionReport:
     nonfinite: bool = False  # the candidate makes NaN or infinity that eager does not
     skipped: str = ""
     doubtful: int = 0  # elements that hang on a comparison which rounding may turn, and are not judged
+    lost: float = 0.0  # the largest error of a result that is left with less than half of its digits
 
     @property
     def ok(self) -> bool:

@@ -163,7 +163,8 @@ def sample(
     def draw(value: Any) -> Any:
         nonlocal count
         if isinstance(value, (list, tuple)):
-            return type(value)(draw(item) for item in value)
+            items = [draw(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
         if isinstance(value, dict):
             return {key: draw(item) for key, item in value.items()}
         if not isinstance(value, Tensor):

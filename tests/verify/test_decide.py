@@ -1,0 +1,119 @@
+"""Decide: floats find what differs, and take for equal what rounding and the meaning of constants explain."""
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from superopt.verify.equivalent import equivalent
+
+GENERATOR = torch.Generator().manual_seed(7)
+X = torch.randn(6, 8, generator=GENERATOR)
+P = torch.rand(6, 8, generator=GENERATOR)
+
+
+class _Pair(NamedTuple):
+    a: torch.Tensor
+    b: torch.Tensor
+
+
+LEFT_OUT = {  # a condition leaves a root or a logarithm out, in equal programs
+    "entropy": (
+        lambda p: torch.where(p > 0, p * p.log(), 0.0).sum(-1),
+        lambda p: (torch.where(p > 0, p.log(), 0.0) * p).sum(-1),
+    ),
+    "degrees": (
+        lambda p: torch.where(p.sum(-1) > 0, p.sum(-1).rsqrt(), 0.0),
+        lambda p: torch.where(p.sum(-1) <= 0, 0.0, 1 / p.sum(-1).sqrt()),
+    ),
+    "a root with a sign": (
+        lambda p: torch.where(p < 0, -(-p).sqrt(), p.sqrt()),
+        lambda p: torch.where(p >= 0, p.sqrt(), -(-p).sqrt()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_a_condition_leaves_out_is_proven(name: str, seed: int) -> None:
+    """Before: unknown, since trials in which a root has no value proved nothing."""
+    assert equivalent(*LEFT_OUT[name], P, floats=False, seed=seed).equal
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_a_root_is_left_out_a_difference_counts(seed: int) -> None:
+    first = LEFT_OUT["a root with a sign"][0]
+    unsigned = lambda p: torch.where(p < 0, (-p).sqrt(), p.sqrt())  # noqa: E731
+    assert not equivalent(first, unsigned, P, floats=False, seed=seed).equal
+    one = lambda p: torch.where(p > 0, p * p.log(), 1.0).sum(-1)  # noqa: E731
+    assert not equivalent(LEFT_OUT["entropy"][0], one, P, floats=False, seed=seed).equal
+
+
+TENTHS = {
+    "compared": lambda c: lambda x: torch.where(x > c, x, 0.0),
+    "multiplied": lambda c: lambda x: x * c,
+    "as a tensor": lambda c: lambda x: torch.where(x > torch.tensor(c), x, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", TENTHS)
+def test_a_constant_of_float32_is_one_number_to_algebra_and_floats(name: str) -> None:
+    """Before: "different", or "one of the two is at fault", of programs that compute the same bits."""
+    tenth, rounded = (TENTHS[name](c) for c in (0.1, 0.10000000149011612))
+    assert equivalent(tenth, rounded, X, seed=0).equal
+    assert not equivalent(tenth, TENTHS[name](0.10001), X, seed=0).equal
+    if name != "as a tensor":
+        assert not equivalent(tenth, rounded, X.double(), seed=0).equal
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sums_that_nearly_cancel_are_no_difference(seed: int) -> None:
+    """Before: "different" by the 11th digit."""
+    first = lambda x: x / x.sum(-1, keepdim=True)  # noqa: E731
+    second = lambda x: x / x.sort(-1).values.sum(-1, keepdim=True)  # noqa: E731
+    x = torch.randn(1024, 64, dtype=torch.float64, generator=GENERATOR)
+    assert equivalent(first, second, x, seed=seed).unknown
+
+
+def test_a_small_difference_in_float64_is_one() -> None:
+    first, second = (lambda x: x.sort(-1).values * 1.0), (lambda x: x.sort(-1).values * (1 + 1e-12))
+    assert equivalent(first, second, X.double(), seed=0).different
+
+
+def test_a_program_may_refuse_numbers_that_are_drawn() -> None:
+    """Before: IndexError."""
+    table = torch.randn(10, 4, generator=GENERATOR)
+    first, second = (lambda x: table[(x * 10).long()]), (lambda x: table[(x * 10).long()] * 1.0)
+    verdict = equivalent(first, second, torch.rand(8, generator=GENERATOR), seed=0)
+    assert verdict.equal
+    assert any("refuses numbers" in note for note in verdict.notes)
+
+
+def test_arguments_may_be_named_tuples() -> None:
+    """Before: TypeError."""
+    pair = _Pair(X, P)
+    assert equivalent(lambda p: p.a * p.b, lambda p: p.b * p.a, pair, seed=0).equal
+
+
+SEVERAL: dict[str, tuple[Any, bool]] = {
+    "one that loses its last digits": (lambda x, h: ((x * 2 + 1e4) - 1e4, h * 3), True),
+    "one that loses most of them": (lambda x, h: ((x * 2 + 1e12) - 1e12, h * 3), False),
+}
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("name", SEVERAL)
+def test_each_result_is_judged_by_its_own_dtype(name: str, swapped: bool) -> None:
+    """Before: the rounding of halves was held against doubles, or allowed to them."""
+    function, equal = SEVERAL[name]
+    turn = (lambda made: made[::-1]) if swapped else (lambda made: made)
+    first, second = (lambda x, h: turn((x * 2, h * 3))), (lambda x, h: turn(function(x, h)))
+    assert equivalent(first, second, X.double(), X.half(), seed=0).equal == equal
+
+
+def test_complex_results_are_compared_in_both_parts() -> None:
+    """Before: bit by bit, or by the real part alone."""
+    x = torch.randn(16, 64, generator=GENERATOR)
+    first, second = (lambda x: torch.fft.rfft(x / 3 * 7)), (lambda x: torch.fft.rfft(x * 7 / 3))
+    assert equivalent(first, second, x, seed=0).equal
+    assert equivalent(torch.fft.rfft, lambda x: torch.fft.rfft(x).conj(), x, seed=0).different
