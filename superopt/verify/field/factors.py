@@ -23,6 +23,9 @@ __all__ = ["compared_factors"]
 _MOST_TERMS = 48
 """A polynomial of more terms becomes an atom."""
 
+_HIGHEST = 6
+"""Axes of an atom of more nested atoms are not moved in each of these."""
+
 _MOST_MASKS = 4
 """Masks of one polynomial whose outcomes are looked at all together; of more, each by itself."""
 
@@ -38,6 +41,7 @@ _Moves: TypeAlias = tuple[tuple[str, str | int], ...]
 _ONE = Fraction(1)
 _ZERO: _Terms = frozenset()
 _REDUCTIONS = ("sum over", "max over")
+_MOVED = "moved"
 
 
 @lru_cache(maxsize=256)
@@ -64,6 +68,7 @@ class _Atom:
     args: tuple[_Terms, ...]
     axes: frozenset[str]
     depth: int  # how many reductions are nested in it
+    height: int  # how many atoms are
     mask: bool
 
 
@@ -234,10 +239,16 @@ class _Walk:
             parts = [self.atoms[at] for terms in args for monomial, _ in terms for at, _ in monomial]
             axes = axes.union(*(part.axes for part in parts))
             depth = max((part.depth for part in parts), default=0)
+            height = max((part.height + 1 for part in parts), default=0)
             if name in _REDUCTIONS:
                 axes, depth = axes - set(marks), depth + 1
+            if name == _MOVED:
+                places = dict(marks)
+                axes = frozenset(
+                    place for place in (places.get(axis, axis) for axis in axes) if isinstance(place, str)
+                )
             self.known[key] = len(self.atoms)
-            self.atoms.append(_Atom(name, marks, args, axes, depth, mask))
+            self.atoms.append(_Atom(name, marks, args, axes, depth, height, mask))
         return self._alone(self.known[key])
 
     def _leaf(
@@ -343,7 +354,10 @@ class _Walk:
         if not moves:
             return self._alone(atom)
         if (atom, moves) not in self.moved:
-            self.moved[atom, moves] = self._moved_anew(self.atoms[atom], moves)
+            one = self.atoms[atom]
+            high = one.height > _HIGHEST
+            moved = self._atom(_MOVED, moves, (self._alone(atom),), mask=one.mask) if high else None
+            self.moved[atom, moves] = moved or self._moved_anew(one, moves)
         return self.moved[atom, moves]
 
     def _moved_anew(self, one: _Atom, moves: _Moves) -> _Terms:
