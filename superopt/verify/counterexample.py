@@ -105,10 +105,11 @@ def _beyond_rounding(
         for at, (one, (a, _)) in enumerate(zip(moved, results, strict=True)):
             shift = (as_reals(one).double() - a).abs()
             noise[at] = torch.maximum(noise[at], torch.where(shift.isnan(), 0.0, shift))
-    return [
-        where & (((a - b).abs() > _SMALL * scale_of(a)) | ((a - b).abs() > ROUNDING * off))
-        for where, (a, b), off in zip(found, results, noise, strict=True)
-    ]
+    kept = []
+    for where, (a, b), off in zip(found, results, noise, strict=True):
+        gap = (a - b).abs()
+        kept.append(where & (~gap.isfinite() | (gap > _SMALL * scale_of(a)) | (gap > ROUNDING * off)))
+    return kept
 
 
 def _floating(inputs: Sequence[Any]) -> list[Tensor]:
