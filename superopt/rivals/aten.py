@@ -57,6 +57,7 @@ _ATTENTION_WEIGHT = 3  # two products and a softmax
 
 _KNOWN = frozenset({"aten", "prims", "superopt"})
 _QUOTIENTS = frozenset({"div", "floor_divide", "remainder", "fmod"})
+_OF_GRAPHS = frozenset({"cond", "flex_attention", "invoke_subgraph"})  # these call only the graphs given
 
 _PRIMS = {"convert_element_type": "_to_copy", "fma": "addcmul", "iota": "arange"}
 """Operators that Inductor makes of others, and what computes the same in ATen when called in its way."""
@@ -158,16 +159,24 @@ def bytes_of(node: fx.Node) -> int:
 def runs_on_anything(graph: fx.Graph) -> bool:
     """Whether a graph may be called on made-up numbers, with 0 for integers, as often as a race likes.
 
-    Operators of users may keep count, those between processes wait for others, and to divide an integer by 0
-    ends the process in Inductor's code.
+    Operators of users may keep count, also where a node calls them by name, as `auto_functionalized_v2` does.
+    Those between processes wait for others, loops may never end, and to divide an integer by 0 ends the
+    process in Inductor's code.
     """
-    for node in graph.nodes:
-        if not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        whole = [one for one in tensors_in(value_of(node)) if not one.dtype.is_floating_point]
-        if node.target.namespace not in _KNOWN or (operator_name(node) in _QUOTIENTS and whole):
-            return False
-    return True
+    return all(map(_takes_anything, graph.nodes))
+
+
+def _takes_anything(node: fx.Node) -> bool:
+    target = node.target
+    if node.op == "get_attr":  # what a condition chooses from, for example
+        held = getattr(node.graph.owning_module, str(target), None)
+        return not isinstance(held, fx.GraphModule) or runs_on_anything(held.graph)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return target.__name__ in _OF_GRAPHS
+    if not isinstance(target, torch._ops.OpOverload):
+        return not isinstance(target, torch._ops.OpOverloadPacket)
+    whole = [one for one in tensors_in(value_of(node)) if not one.dtype.is_floating_point]
+    return target.namespace in _KNOWN and not (operator_name(node) in _QUOTIENTS and whole)
 
 
 def tensor_bytes(tensor: Tensor) -> int:

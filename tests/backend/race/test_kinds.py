@@ -1,6 +1,7 @@
-"""Which nodes of a graph are algebra: masks made of positions, values of maxima, Inductor's own operators."""
+"""Which nodes of a graph are algebra: masks made of positions, values of maxima; and what a race may call."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from superopt.backend.pieces import pieces_of
 from superopt.backend.region import Region, region_of
 from superopt.backend.subgraph import Subgraph, subgraph_of
 from superopt.errors import SuperoptError
-from superopt.rivals.aten import operator_name, value_of
+from superopt.rivals.aten import operator_name, runs_on_anything, value_of
 from superopt.rivals.indices import indices_of
 from superopt.rivals.kinds import kinds_of, reasons_of
 from superopt.targets import pick_target
@@ -211,3 +212,65 @@ def test_a_region_that_rounds_elsewhere_is_another_one() -> None:
     )
     assert half.key == again.key
     assert half.key != whole.key
+
+
+@torch.library.custom_op("superopt_tests::tap", mutates_args=())
+def tap(x: Tensor) -> Tensor:
+    """Stand for an operator that keeps count."""
+    return x.clone()
+
+
+@tap.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("superopt_tests::count", mutates_args=("counter",))
+def count(x: Tensor, counter: Tensor) -> Tensor:
+    """Stand for an operator that writes into what it is given, and perhaps elsewhere."""
+    counter += 1
+    return x.clone()
+
+
+@count.register_fake
+def _(x: Tensor, counter: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("name", ["auto_functionalized_v2", "with_effects", "while_loop"])
+def test_a_race_calls_no_operator_through_another_one(name: str) -> None:
+    """Before: an operator of the user's that writes ran in every round of a race."""
+    graph = functional(lambda x: x.softmax(-1) * 2, ones(4, 4))
+    assert runs_on_anything(graph)
+    [last] = graph.find_nodes(op="output")
+    with graph.inserting_before(last):
+        graph.call_function(getattr(torch.ops.higher_order, name), (torch.ops.superopt_tests.count.default,))
+    assert not runs_on_anything(graph)
+
+
+def chosen(x: Tensor, choose: Callable[[Tensor], Tensor]) -> Tensor:
+    return torch.cond(x.sum() > 0, choose, lambda x: x * 2, (x,))
+
+
+@pytest.mark.parametrize(("choose", "may"), [(torch.exp, True), (tap, False)])
+def test_what_a_condition_chooses_from_counts(choose: Any, may: bool) -> None:
+    graph = functional(lambda x: chosen(x, choose), ones(4, 4))
+    assert any(isinstance(node.target, torch._ops.HigherOrderOperator) for node in graph.nodes)
+    assert runs_on_anything(graph) is may
+
+
+@pytest.mark.parametrize(
+    ("function", "may"),
+    [
+        (lambda x, n: x.softmax(-1) * 2, True),
+        (lambda x, n: x.softmax(-1)[n % 3], False),
+        (lambda x, n: x.softmax(-1) / 3, True),
+        (lambda x, n: x[torch.div(n, n, rounding_mode="trunc")], False),
+        (lambda x, n: x[n], True),
+        (lambda x, n: tap(x.softmax(-1)), False),
+    ],
+)
+def test_what_a_race_may_call(function: Callable[..., Tensor], may: bool) -> None:
+    """Before: operators that keep count ran hundreds of times, and a division by 0 ended the process."""
+    graph = functional(function, ones(4, 4), torch.ones(4, dtype=torch.int64))
+    assert runs_on_anything(graph) is may

@@ -20,7 +20,6 @@ from superopt.backend.pieces import pieces_of
 from superopt.backend.region import Region, region_of
 from superopt.backend.subgraph import subgraph_of
 from superopt.errors import SuperoptError
-from superopt.rivals.aten import runs_on_anything
 from superopt.rivals.kinds import Kind, kinds_of
 from superopt.targets import pick_target
 from superopt.tune import Measurement
@@ -380,34 +379,6 @@ def test_a_graph_is_compiled_and_raced_both_ways(slower: bool) -> None:
     stay = WholeRace(graph, TARGET, ledger, put_in).kept(taken(regions, 2.0, 1.5))
     assert bool(stay.lost) == slower
     assert len(stay.taken) + len(stay.lost) == 2
-
-
-@torch.library.custom_op("superopt_tests::tap", mutates_args=())
-def tap(x: torch.Tensor) -> torch.Tensor:
-    """Stand for an operator that keeps count."""
-    return x.clone()
-
-
-@tap.register_fake
-def _(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
-@pytest.mark.parametrize(
-    ("function", "may"),
-    [
-        (lambda x, n: x.softmax(-1) * 2, True),
-        (lambda x, n: x.softmax(-1)[n % 3], False),
-        (lambda x, n: x.softmax(-1) / 3, True),
-        (lambda x, n: x[torch.div(n, n, rounding_mode="trunc")], False),
-        (lambda x, n: x[n], True),
-        (lambda x, n: tap(x.softmax(-1)), False),
-    ],
-)
-def test_what_a_race_may_call(function: Callable[..., torch.Tensor], may: bool) -> None:
-    """Before: operators that keep count ran hundreds of times, and a division by 0 ended the process."""
-    graph = functional(function, ones(4, 4), torch.ones(4, dtype=torch.int64))
-    assert runs_on_anything(graph) is may
 
 
 def test_a_graph_that_may_not_be_called_is_not_raced(race: Any, monkeypatch: pytest.MonkeyPatch) -> None:
