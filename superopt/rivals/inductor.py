@@ -1,6 +1,7 @@
 """Inductor: the compiler that hosts superopt's regions, with patches of its settings."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
 import torch
@@ -141,12 +142,19 @@ def alone(work: Callable[[], T]) -> T:
     """Return what some work returns, done in a thread that knows nothing of the compilation under way.
 
     A pass runs amid modes and contexts that belong to the thread, and Inductor cannot be entered twice. What
-    is timed there takes as long as in this thread.
+    is timed there takes as long as in this thread. Random numbers that the work draws are drawn again later.
     """
 
     def without_gradients() -> T:
-        with torch.no_grad():
+        with torch.no_grad(), _same_random_numbers():
             return work()
 
     release_threads()
     return Background(without_gradients).result()
+
+
+def _same_random_numbers() -> AbstractContextManager[None]:
+    """Leave all generators as they are: what a race runs may draw, and the program shall not notice."""
+    started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if started else ()
+    return torch.random.fork_rng(devices=list(devices))

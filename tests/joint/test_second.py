@@ -169,6 +169,17 @@ def test_what_cannot_be_run_again_is_refused(between: Any) -> None:
     assert between is not _counted or torch.equal(_MEAN, torch.ones(8))
 
 
+def test_a_step_that_is_refused_draws_nothing() -> None:
+    """Before: what it drew before it was refused was gone for the program."""
+    model, x = Model(F.dropout), torch.randn(5, 6, requires_grad=True)
+    made, _ = _compiled(model)(x)
+    before = torch.get_rng_state()
+    [first] = torch.autograd.grad(made.square().sum(), x, create_graph=True)
+    assert torch.equal(torch.get_rng_state(), before)
+    with pytest.raises(RuntimeError, match="double backward"):
+        first.sum().backward()
+
+
 @pytest.mark.slow
 def test_changed_weights_are_refused() -> None:
     model, x = Model(), torch.randn(5, 6, requires_grad=True)

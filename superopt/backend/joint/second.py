@@ -75,8 +75,9 @@ class _Program:
 
     def gradients(self, inputs: Sequence[Any], given: Sequence[Tensor | None]) -> list[Tensor | None] | None:
         """Return the gradients of the inputs with a graph of their own, or None where they cannot be had."""
-        drawn = _random_states(inputs)
         with ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(_devices(inputs)))
+            before = _random_states(inputs)
             stack.enter_context(torch.enable_grad())
             for kind, (enabled, dtype) in self.autocast.items():
                 if enabled or torch.is_autocast_enabled(kind):
@@ -86,10 +87,10 @@ class _Program:
             # returned.
             own = [one.view_as(one) if _wants_gradient(one) else one for one in inputs]
             made = without(fx.GraphModule(self.module, self.graph))(*own)
+            if not all(map(torch.equal, before, _random_states(inputs))):
+                return None
         several = made if isinstance(made, list | tuple) else (made,)
-        if len(several) != len(given) or any(
-            not torch.equal(one, other) for one, other in zip(drawn, _random_states(inputs), strict=True)
-        ):
+        if len(several) != len(given):
             return None
         pairs = [
             (one, gradient)
@@ -117,8 +118,11 @@ def _wants_gradient(one: Any) -> bool:
 
 def _random_states(inputs: Sequence[Any]) -> list[Tensor]:
     """Return the states of all generators from which a step with these inputs may draw."""
-    devices = {one.device for one in inputs if isinstance(one, Tensor) and one.is_cuda}
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(one) for one in sorted(devices, key=str))]
+    return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, _devices(inputs))]
+
+
+def _devices(inputs: Sequence[Any]) -> list[torch.device]:
+    return sorted({one.device for one in inputs if isinstance(one, Tensor) and one.is_cuda}, key=str)
 
 
 def with_second(module: fx.GraphModule) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -177,6 +177,21 @@ def test_a_tensor_that_comes_twice_is_one_input() -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_a_race_leaves_random_numbers_to_the_program() -> None:
+    """Before: a backward graph that was raced as it was first run changed what the program drew next."""
+    before = torch.get_rng_state()
+    drawn = [alone(lambda: torch.rand(3)) for _ in range(2)]
+    with pytest.raises(RuntimeError, match="no memory"):
+        alone(draw_and_fail)
+    assert torch.equal(*drawn)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def draw_and_fail() -> None:
+    torch.rand(3)
+    raise RuntimeError("no memory")
+
+
 @pytest.mark.parametrize("fault", ["another number", "another shape", "an error"])
 def test_code_that_is_not_all_of_it_does_not_stand_alone(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else PyTorch may do one day between a graph and its code."""
