@@ -7,7 +7,8 @@ until better kernels are found: later starts obey it, and compile nothing where 
 
 A graph is raced only if a call of it leaves no trace: not if it writes into an input, be it through `.data`,
 talks to another process, or calls an operator of the user's. Sizes that are symbols are plain numbers in the
-race: to compute with them would fix them for every later call.
+race: to compute with them would fix them for every later call. Nor is a graph run that may need much of the
+free memory, or more time than a race has, as its sizes tell.
 """
 
 import logging
@@ -21,6 +22,7 @@ from torch import Tensor, fx
 from torch.nn import Parameter
 
 from superopt.backend.cache import epoch
+from superopt.backend.checks.needs import held_bytes, least_seconds
 from superopt.backend.decision import Ledger
 from superopt.backend.region_race import even
 from superopt.cache import Cache, Key, Record, key_of
@@ -44,7 +46,7 @@ _CALLS = 7  # calls of each that a race takes at least
 _NEAR = 1.2  # eager PyTorch does not race where its fastest call takes so many times as long
 _SHORT_S = 2e-4  # what a shorter call reads lies in the nearest caches in a race, and not in a program
 _SHORT_WIN = 1.1  # so eager PyTorch has to be so many times as fast in short calls
-_FREE = 0.25  # the share of the free memory that copies of the inputs may take
+_FREE = 0.25  # the share of the free memory that a call with copies of the inputs may take
 
 # Where the functions of graphs come from that leave no trace; each may be followed by a dot and more.
 _PLAIN = ("torch", "_operator", "operator", "math", "builtins")
@@ -56,7 +58,7 @@ _NAMESPACES = ("aten", "prims")
 class Uncompiled:
     """A graph of Dynamo's before anything is compiled of it, and the key of the verdict on it."""
 
-    run: Program
+    module: fx.GraphModule
     inputs: Sequence[Any]
     ledger: Ledger
     key: Key
@@ -86,7 +88,13 @@ class Uncompiled:
         key = key_of("plan", **{**seen.parts, "options": told, **pick_target("cpu").key_parts()})
         graph = fx.Graph()
         graph.output(graph.graph_copy(module.graph, {}))
-        return cls(fx.GraphModule(module, graph).forward, [*map(_as_number, inputs)], ledger, key)
+        return cls(fx.GraphModule(module, graph), [*map(_as_number, inputs)], ledger, key)
+
+    @property
+    def run(self) -> Program:
+        """The graph as eager PyTorch runs it."""
+        found: Program = self.module.forward
+        return found
 
     @property
     def speed(self) -> float | None:
@@ -136,13 +144,14 @@ class Uncompiled:
 
     def _raced(self, compiled: Program, compiling_s: float) -> float:
         """Return how many times as fast it is, 1.0 where that is not sure, or where it writes to an input."""
-        if not self._leaves_inputs():
+        told = self.ledger.options.budget_s
+        longest = _MOST_RACE_S if told is None else told
+        most = min(_RACE_SHARE * compiling_s, longest)
+        if not (self._fits() and self._ends_within(most) and self._leaves_inputs(longest / _CALLS)):
             return 1.0
         pair = {"eager": lambda: self.run(*self.inputs), "compiled": lambda: compiled(*self.inputs)}
         compiled(*self.inputs)
         least = {label: min(_seconds_of(call) for _ in range(_LOOKS)) for label, call in pair.items()}
-        told = self.ledger.options.budget_s
-        most = min(_RACE_SHARE * compiling_s, _MOST_RACE_S if told is None else told)
         if least["eager"] > _NEAR * least["compiled"] or _CALLS * sum(least.values()) > most:
             return 1.0
         seconds = min(_RACE_S, most)
@@ -150,21 +159,33 @@ class Uncompiled:
         speed, level = found.speed_of("eager"), _SHORT_WIN if max(least.values()) < _SHORT_S else 1.0
         return speed if speed > level and found.sure else 1.0
 
-    def _leaves_inputs(self) -> bool:
-        """Whether a call leaves its inputs as they are, which is tried on copies."""
-        tensors = [one for one in self.inputs if isinstance(one, Tensor)]
+    def _fits(self) -> bool:
+        """Whether there is memory for a call with copies of the inputs."""
         free = available_bytes()
-        if free is not None and bytes_of(tensors) > _FREE * free:
-            return False
+        return free is None or bytes_of(self._tensors) + held_bytes(self.module.graph) <= _FREE * free
+
+    def _ends_within(self, seconds: float) -> bool:
+        """Whether all calls of a race may end within so many seconds."""
+        each_s = least_seconds(self.module, self.inputs, pick_target("cpu").cost_device())
+        return 2 * _CALLS * each_s <= seconds
+
+    def _leaves_inputs(self, most_s: float) -> bool:
+        """Whether a call on copies leaves its inputs as they are, and takes no more than so many seconds."""
         with torch.inference_mode(False):  # tensors of that mode do not count what is written to them
             copies = [_copied(one) if isinstance(one, Tensor) else one for one in self.inputs]
             written = [one for one in copies if isinstance(one, Tensor)]
             before = [one._version for one in written]
+            start = time.perf_counter()
             self.run(*copies)
-            if before != [one._version for one in written]:
+            took_s = time.perf_counter() - start
+            if took_s > most_s or before != [one._version for one in written]:
                 return False
             # Not every write is counted: `x.data` has a count of its own, and running statistics have none.
-            return all(map(have_same_numbers, written, tensors))
+            return all(map(have_same_numbers, written, self._tensors))
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        return [one for one in self.inputs if isinstance(one, Tensor)]
 
 
 def _seconds_of(call: Program) -> float:

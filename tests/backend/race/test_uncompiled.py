@@ -10,10 +10,12 @@ from torch import fx
 from superopt.backend import entry
 from superopt.backend.cache import graph_key, next_epoch
 from superopt.backend.checks import uncompiled
+from superopt.backend.checks.needs import held_bytes, least_seconds
 from superopt.backend.checks.uncompiled import Uncompiled
 from superopt.backend.decision import Ledger
 from superopt.backend.entry import explain
 from superopt.backend.options import BackendOptions
+from superopt.targets import pick_target
 from superopt.tune import Measurement
 from superopt.tune.measure import HeadToHead
 
@@ -141,6 +143,40 @@ def test_a_slow_call_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uncompiled, "_seconds_of", lambda call: 1.0)
     assert not own.is_faster(torch.exp, 10.0)
     assert races == []
+
+
+def test_views_and_what_is_read_no_more_take_no_memory() -> None:
+    module, _ = graph_of(lambda x: ((x.exp() + 1).view(-1)[3:].neg() * 2).sum() + x[0], torch.ones(100, 10))
+    assert held_bytes(module.graph) == 2 * 4000
+
+
+def test_a_graph_that_needs_much_memory_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: only copies of the inputs had to fit, whatever was computed of them."""
+    races = race(monkeypatch, 1.5)
+    for free, count in ((64 << 20, 1), (8 << 20, 0)):
+        own = made(lambda x: (x[:, None] * x).exp().sum(), torch.ones(1024), cache=False)
+        assert own is not None
+        monkeypatch.setattr(uncompiled, "available_bytes", lambda free=free: free)
+        own.is_faster(lambda x: x, 10.0)
+        assert len(races) == count
+        races.clear()
+
+
+def test_a_graph_that_takes_long_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: it ran once whatever that took, before anybody looked at the time."""
+    races, x = race(monkeypatch, 1.5), torch.ones(64, 1024)
+    for compiling_s, count in ((100.0, 1), (1e-6, 0)):
+        own = made(lambda x: x @ x.t(), x, cache=False)
+        assert own is not None
+        if not count:
+            monkeypatch.setattr(uncompiled, "_copied", lambda tensor: pytest.fail("it was run"))
+        own.is_faster(lambda x: x @ x.t(), compiling_s)
+        assert len(races) == count
+        races.clear()
+    device = pick_target("cpu").cost_device()
+    rate = max([device.vector_flops, *device.matrix_flops.values()])
+    assert own is not None
+    assert least_seconds(own.module, own.inputs, device) >= 2 * 64 * 64 * 1024 / rate
 
 
 def writes_uncounted(x: torch.Tensor) -> torch.Tensor:
