@@ -1,8 +1,8 @@
 """Kept: tensors that are made of weights once, and again when a weight has changed."""
 
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from ctypes import c_longlong
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from superopt.dtypes import torch_dtypes
-from superopt.errors import GraphError, InputError
+from superopt.errors import GraphError, InputError, first_line
 from superopt.ir import Graph
 from superopt.trace.run import in_own_memory, run_graph
 from superopt.weights.asked import Asking, Reads, unasked
@@ -24,6 +24,8 @@ from superopt.weights.writes import writes_to
 
 __all__ = ["Kept", "KeptKernel", "all_made", "bytes_kept", "keep_only", "made_once"]
 
+log = logging.getLogger("superopt")
+
 Whole = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 
 _DTYPES = torch_dtypes()
@@ -31,7 +33,6 @@ _RESTLESS = 8  # calls that tensors should serve at the least
 _PATIENCE = 3  # times in a row that they may serve fewer
 _TURNS = (_RESTLESS, 2 * _RESTLESS)  # calls after which weights are put away, and their old memory is let go
 _MANY = 1 << 62  # calls after these turns
-_MOST = 128  # layers that one kernel keeps tensors for
 
 
 def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
@@ -163,14 +164,17 @@ class Kept:
         self._made: dict[tuple[int, ...], _Made] = {}  # by the identities of the weights
         self.latest: dict[int, _Made] = {}  # what served last, by the identity of the first weight
         self._short = 0  # times in a row that tensors served a few calls only
+        self._waiting: dict[int, tuple[object, int]] = {}  # by the first weight: as it is, for so many calls
+        self._told: set[str] = set()  # why some calls are computed whole
         _all_kept.add(self)
 
     def give_up_with(self, tell: Callable[[str], None]) -> None:
-        """From now on give up where weights change with nearly every call, and tell why.
+        """From now on make nothing of weights that change with nearly every call, and tell why.
 
         Until then, as long as kernels are tried, tensors are made however often weights change.
         """
         self._on_end, self._short = tell, 0
+        self._told.clear()
         for made in self._made.values():
             made.begin()
 
@@ -214,26 +218,45 @@ class Kept:
     def _make(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         key = tuple(map(id, given))
         self._drop(key)
-        if len(self._made) >= _MOST:
-            self._drop(next(iter(self._made)))
         if not all(map(can_be_watched, given)):
             self._ended("of some weights it cannot be told when they change")
+            return None
+        if self._on_end is not None and self._short >= _PATIENCE and not self._has_settled(given):
+            self._tell("the weights change with nearly every call", self._on_end)
             return None
         sources = Sources(given)  # made first: what is written from here on is seen in the next call
         if not sources.counted:
             self._ended("too many tensors share the memory of a weight")
             return None
-        if self._on_end is not None and self._short >= _PATIENCE:
-            self._ended("the weights change with nearly every call")
-            return None
         if given[0].is_cuda and torch.cuda.is_current_stream_capturing():
             return None  # a graph that is replayed would read these tensors when the weights are others
-        found: tuple[Shared, ...] | None = None
-        with suppress(InputError, GraphError):
-            found = tuple(self._shared(part, [given[at] for at in part.places]) for part in self._parts)
+        found = self._found(given)
         owners = tuple(weakref.ref(one, lambda _: self._drop(key)) for one in given)
         made = self._made[key] = _Made(sources, found, owners)
         return made.tensors
+
+    def _has_settled(self, given: Sequence[Tensor]) -> bool:
+        """Whether weights have stayed the same for some calls, in which nothing was made of them."""
+        now = tuple((id(one), one._version, one.data_ptr()) for one in given)
+        before, calls = self._waiting.get(id(given[0]), ((), 0))
+        calls = calls + 1 if now == before else 1
+        self._waiting[id(given[0])] = now, calls
+        return calls > _RESTLESS
+
+    def _found(self, given: Sequence[Tensor]) -> tuple[Shared, ...] | None:
+        """Return what is made of these weights, or None where that is no number; say so once."""
+        try:
+            return tuple(self._shared(part, [given[at] for at in part.places]) for part in self._parts)
+        except (InputError, GraphError) as error:
+            if self._on_end is not None:
+                self._tell(first_line(error), lambda why: log.warning("%s; it is computed in each call", why))
+            return None
+
+    def _tell(self, why: str, tell: Callable[[str], None]) -> None:
+        """Tell once why nothing is made of some weights."""
+        if why not in self._told:
+            self._told.add(why)
+            tell(why)
 
     @staticmethod
     def _shared(part: Part, weights: Sequence[Tensor]) -> Shared:

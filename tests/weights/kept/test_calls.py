@@ -13,7 +13,7 @@ from superopt.weights import sources
 from superopt.weights.asked import unasked
 from superopt.weights.away import is_away
 from superopt.weights.division import divided
-from superopt.weights.kept import KeptKernel, bytes_kept, keep_only
+from superopt.weights.kept import Kept, KeptKernel, bytes_kept, keep_only
 
 from ..folding import FOLDED
 
@@ -195,3 +195,49 @@ def test_nothing_that_a_call_reads_goes_while_other_threads_change_weights() -> 
     finally:
         ended.set()
         thread.join()
+
+
+def small_kept() -> tuple[Kept, list[str]]:
+    """Return what keeps products of small weights in a program, and a list of why it does not."""
+    found, ends = Kept(divided(parse_graph(FOLDED.replace("k=512 n=256", "k=8 n=4")), (3,)).once), list[str]()
+    found.give_up_with(ends.append)
+    return found, ends
+
+
+@torch.no_grad()
+def test_each_of_many_layers_keeps_its_own() -> None:
+    """Before: more than 128 layers drove each other out, and were computed by torch from then on."""
+    (kept, ends), layers = small_kept(), [[torch.rand(8), torch.randn(4, 8)] for _ in range(140)]
+    first, *others = ([kept.of(given) for given in layers] for _ in range(3))
+    assert None not in first
+    for again in others:
+        assert all(one is other for one, other in zip(first, again, strict=True))
+    assert not ends
+
+
+@torch.no_grad()
+def test_weights_that_stay_are_kept_after_some_that_did_not() -> None:
+    """Before: three models that lived for a few calls each ended it for all later ones."""
+    kept, ends = small_kept()
+    for _ in range(5):
+        kept.of([torch.rand(8), torch.randn(4, 8)])
+    assert ends == ["the weights change with nearly every call"]
+    g, w = torch.rand(8), torch.randn(4, 8)
+    found = [kept.of([g, w]) for _ in range(12)]
+    assert found[:8] == [None] * 8
+    [made] = found[-1] or ()
+    torch.testing.assert_close(made, g * w)
+    assert len(ends) == 1
+
+
+@torch.no_grad()
+def test_what_is_not_finite_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Before: such a region was computed by torch without a word."""
+    kept, ends = small_kept()
+    for _ in range(2):
+        given = [torch.full((8,), torch.inf), torch.randn(4, 8)]
+        assert [kept.of(given) for _ in range(3)] == [None] * 3
+    assert [one.getMessage() for one in caplog.records] == [
+        "folded_once: folded_v3 is not finite; it is computed in each call"
+    ]
+    assert not ends
