@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Forms", "Ready", "form", "is_stored", "stored"]
+__all__ = ["Forms", "Ready", "form", "is_plain", "is_stored", "stored"]
 
 _GUARDS = 16  # that are made for tensors of one form
 
@@ -24,9 +24,18 @@ def stored(tensor: Tensor) -> Tensor:
     return tensor.resolve_neg()
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is PyTorch's own, or a parameter of a class that computes as other ones do."""
+    kind: Any = type(tensor)
+    if kind is Tensor or not issubclass(kind, nn.Parameter):
+        return kind is Tensor
+    parts = "__torch_function__", "__torch_dispatch__"
+    return all(getattr(kind, part) is getattr(nn.Parameter, part) for part in parts)
+
+
 def form(tensor: Tensor) -> tuple[object, ...]:
     """Return what must agree for a program to read another tensor in the place of this one."""
-    kind = Tensor if type(tensor) is nn.Parameter else type(tensor)
+    kind = Tensor if is_plain(tensor) else type(tensor)
     return kind, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, is_stored(tensor)
 
 

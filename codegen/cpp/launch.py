@@ -16,7 +16,7 @@ from superopt.codegen.cpp.config import CppConfig, default_config
 from superopt.codegen.cpp.emit import emit, lower_kernel
 from superopt.codegen.cpp.library import LibraryKernel, LibraryRun, spread
 from superopt.codegen.cpp.source import Argument, CppSource
-from superopt.codegen.forms import Forms, Ready, is_stored, stored
+from superopt.codegen.forms import Forms, Ready, is_plain, is_stored, stored
 from superopt.codegen.processor import vectors
 from superopt.codegen.signature import form_of, in_order, sizes_of
 from superopt.codegen.statements import KernelProgram, Tensor, axis_strides, contiguous_strides
@@ -262,7 +262,7 @@ class CppMuGraph:
                 ]
             )
         for port, one in zip(self.graph.inputs, given, strict=True):
-            if not one.is_cpu or type(one) not in (TorchTensor, torch.nn.Parameter):
+            if not one.is_cpu or not is_plain(one):
                 found = f"a {type(one).__name__} on {one.device}"
                 raise InputError(
                     f"{self.graph.name}: {port.name!r} is {found}; give a plain tensor on the CPU"

@@ -40,6 +40,8 @@ log = logging.getLogger("superopt")
 
 VERSION = 2
 
+_NO_MEMORY = "DefaultCPUAllocator"  # which allocates, and says so where it cannot
+
 
 class RegionPlan:
     """A region's kernels: tensors in the order of the goal's inputs, results in that of its outputs."""
@@ -65,6 +67,7 @@ class RegionPlan:
         self._ready: Ready | None = None  # for tensors like those of an earlier call
         self._changes = 0
         self._failed = False
+        self._told: set[type] = set()  # the kinds of errors that were told
         self._in_torch = InTorch(goal)
 
     @classmethod
@@ -129,9 +132,18 @@ class RegionPlan:
             except (torch.OutOfMemoryError, IndexError):  # which PyTorch raises too
                 raise
             except Exception as error:  # compilers and drivers may raise anything; torch can compute the goal
-                self._failed = True
-                log.warning("%s: computed by torch from now on: %s", self.goal.name, first_line(error))
+                self._note(error)
         return self.by_torch(dict(zip(self.inputs, tensors, strict=True)))
+
+    def _note(self, error: Exception) -> None:
+        """Give the kernels up, unless this call alone fails: by its tensors, or for want of memory."""
+        ready = self._kernels is not None or self._operators is not None
+        passes = isinstance(error, InputError | MemoryError) or _NO_MEMORY in str(error)
+        self._failed = not (ready and passes)
+        if self._failed or type(error) not in self._told:
+            self._told.add(type(error))
+            when = "from now on" if self._failed else "where its kernels cannot"
+            log.warning("%s: computed by torch %s: %s", self.goal.name, when, first_line(error))
 
     def by_kernels(self, known: dict[str, Tensor]) -> list[Tensor]:
         """Compute a region by its kernels, or by operators of PyTorch where these are the plan."""
@@ -165,8 +177,8 @@ class RegionPlan:
             found: Sequence[Tensor] = ready.run(tensors)
             return found
         if self._changes < _CHANGES:
-            self._changes += 1
             self._ready = Ready(Forms(tensors), threads, kernel.prepared(tensors))
+            self._changes += 1
         return kernel.in_order(tensors)
 
     def settle(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from superopt.codegen.forms import is_plain
 from superopt.weights.asked import Asking, Known, Reads, Sample, asked
 from superopt.weights.writes import writes_to
 
@@ -19,13 +20,12 @@ __all__ = ["Sources", "can_be_watched"]
 
 _WHOLE = 2048  # bytes of a weight that is looked at whole
 _SAMPLED = 12  # numbers of a larger one that are looked at
-_PLAIN = (Tensor, torch.nn.Parameter)
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def can_be_watched(tensor: Tensor) -> bool:
     """Whether it can be told that a tensor has changed: others may write to shared memory at any time."""
-    if type(tensor) not in _PLAIN or tensor.is_inference() or tensor.is_meta:
+    if not is_plain(tensor) or tensor.is_inference() or tensor.is_meta:
         return False
     if tensor.layout != torch.strided or tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor():
         return False

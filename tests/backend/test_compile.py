@@ -15,7 +15,8 @@ from torch.nn import functional as F
 import superopt
 from superopt.backend import cut, graphpass, region_plan, region_race
 from superopt.backend.decision import Decision
-from superopt.errors import SuperoptError
+from superopt.errors import InputError, SuperoptError
+from superopt.ir import parse_graph
 from superopt.rivals import inductor
 
 from .conftest import Host, close
@@ -256,6 +257,38 @@ def test_kernels_that_cannot_be_made_are_computed_by_torch(
     assert [one.message for one in warnings_logged.records if one.levelname == "WARNING"] == [
         "region: computed by torch from now on: no compiler"
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (InputError("'x' is a Strange on cpu"), True),
+        (MemoryError(), True),
+        (RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("no such symbol"), False),
+    ],
+)
+def test_only_what_no_call_can_do_without_ends_a_plan(
+    error: Exception, passes: bool, warnings_logged: pytest.LogCaptureFixture
+) -> None:
+    """Before: torch computed all later calls after one that a kernel could not serve."""
+    goal = parse_graph("graph twice\naxes m=4\nin x: f32[m]\nt1 = add(x, x)\nout y: f32[m] = t1\n")
+    calls: list[Tensor] = []
+
+    def computed(known: dict[str, Tensor]) -> dict[str, Tensor]:
+        calls.append(known["x"])
+        if len(calls) in (2, 3):
+            raise error
+        return {"y": known["x"] * 2}
+
+    operators: Any = computed
+    plan, x = region_plan.RegionPlan.of_operators(goal, "cpu", operators), torch.randn(4)
+    for _ in range(5):
+        close(plan([x])[0], x * 2)
+    assert len(calls) == (5 if passes else 2)
+    [line] = [one.message for one in warnings_logged.records if one.levelname == "WARNING"]
+    when = "where its kernels cannot" if passes else "from now on"
+    assert line.startswith(f"twice: computed by torch {when}: ")
 
 
 def test_without_time_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,29 @@ def test_what_was_prepared_serves_nothing_else() -> None:
             run.in_order((x, wrong))
 
 
+class Named(torch.nn.Parameter):
+    """A parameter of a class of its own, as libraries have them to note what it is for."""
+
+
+class Counted(torch.nn.Parameter):
+    """A parameter that sees each operator that reads it."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_a_parameter_of_another_class_is_read_if_it_computes_as_others_do() -> None:
+    """Before: all were refused, and a plan that met one was given up."""
+    run = CppMuGraph(fuse(parse_graph(TWO)), flags=("-O1",))
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    a, _ = run.in_order((x, Named(y)))
+    assert torch.equal(a, x + y)
+    assert type(a) is torch.Tensor
+    with pytest.raises(InputError, match="Counted"):
+        run.in_order((x, Counted(y)))
+
+
 def test_other_threads_are_seen() -> None:
     x, y = torch.randn(300, 400), torch.randn(300, 400)
     run, before = CppMuGraph(fuse(parse_graph(TWO)), flags=("-O1",)), torch.get_num_threads()

@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.nn import Parameter
 
 from superopt.backend.cache import epoch
 from superopt.backend.checks.needs import held_bytes, least_seconds
 from superopt.backend.decision import Ledger
 from superopt.backend.region_race import even
 from superopt.cache import Cache, Key, Record, key_of
+from superopt.codegen.forms import is_plain
 from superopt.cost.memory import available_bytes
 from superopt.errors import kind_and_line
 from superopt.rivals.inductor import have_same_numbers
@@ -213,7 +213,7 @@ def _is_plain(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
     """
     known = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
     for one in inputs:
-        plain = type(one) in (Tensor, Parameter) and one.device.type == "cpu" and one.layout == torch.strided
+        plain = isinstance(one, Tensor) and is_plain(one) and one.is_cpu and one.layout == torch.strided
         if not plain and not isinstance(one, known):
             return False
     return all(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from superopt.weights import asked, sources, writes
-from superopt.weights.sources import Sources
+from superopt.weights.sources import Sources, can_be_watched
 from superopt.weights.writes import writes_to
 
 
@@ -156,3 +156,17 @@ def test_steps_of_optimizers_are_seen(fused: bool) -> None:
     one.grad = torch.randn(64)
     torch.optim.Adam([one], fused=fused).step()
     assert (record.count(), one._version) != before
+
+
+class Named(nn.Parameter):
+    """A parameter of a class of its own that changes nothing."""
+
+
+@torch.no_grad()
+def test_parameters_of_other_classes_are_watched() -> None:
+    weight = Named(torch.randn(31, 8))
+    assert can_be_watched(weight)
+    found = Sources([weight])
+    assert found.same([weight])
+    weight.data[3, 5] = 7
+    assert not found.same([weight])
