@@ -167,15 +167,30 @@ def weights_of(graph: fx.Graph) -> set[fx.Node]:
     """Return the inputs of a graph that PyTorch says are the same tensors in each call: a module's own.
 
     Where calls are replayed by CUDA graphs nobody would see that a weight has changed: then none are. Nor
-    are they in training, which changes them.
+    are they in training, which changes them, nor what the graph itself writes to, as counters and caches.
     """
     context = torch._guards.TracingContext.try_get()
-    known = getattr(getattr(context, "fw_metadata", None), "static_input_indices", None)
+    about: Any = getattr(context, "fw_metadata", None)
+    known = getattr(about, "static_input_indices", None)
     replayed = torch._inductor.config.triton.cudagraphs and device_of(graph) == "cuda"
-    if not known or replayed or _role(graph) != "inference":
+    # Where operators have effects, PyTorch counts inputs that order these, and that the graph no longer has.
+    ordered = graph.find_nodes(op="call_function", target=torch.ops.higher_order.with_effects)
+    if not known or replayed or ordered or _role(graph) != "inference":
         return set()
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    return {inputs[at] for at in known if at < len(inputs)}
+    changed = {at for at, one in enumerate(about.input_info) if one.mutates_data or one.mutates_metadata}
+    return {inputs[at] for at in known if at < len(inputs) and at not in changed} - _written(graph)
+
+
+def _written(graph: fx.Graph) -> set[fx.Node]:
+    """Return the nodes whose memory operators of a graph write to."""
+    found = set[fx.Node]()
+    for node in graph.nodes:
+        schema = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
+        for given, told in zip(node.args, schema.arguments if schema else (), strict=False):
+            if isinstance(given, fx.Node) and told.alias_info is not None and told.alias_info.is_write:
+                found.add(given)
+    return found
 
 
 def passes_of(given: Any) -> tuple[Any, ...]:

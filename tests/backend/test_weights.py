@@ -274,3 +274,30 @@ def test_bytes_that_wrap_around_are_left_to_pytorch(plans) -> None:
 
     module, x = Wrapping(4).eval(), torch.randn(5, 64)
     close(torch.compile(module, backend=Host())(x), module(x))
+
+
+class Moving(nn.Module):
+    """A layer whose gain changes in every call, as counters, caches and running statistics do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(48, 32))
+        self.register_buffer("gain", torch.rand(48))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = (x @ self.weight.t() * self.gain).sort(-1).values
+        self.gain.data.add_(0.5)
+        return made
+
+
+@torch.no_grad()
+def test_what_the_graph_itself_writes_to_is_no_weight(plans: list[str]) -> None:
+    """Before: a kernel could keep what was made of a buffer, which compiled code then wrote to."""
+    module, other, x = Moving().eval(), Moving().eval(), torch.randn(8, 32)
+    other.load_state_dict(module.state_dict())
+    run = torch.compile(module, backend=Host())
+    for _ in range(4):
+        close(run(x), other(x))
+    goal = read(plans[0]).goal
+    constant = {goal.shape(port): port.constant for port in goal.inputs}
+    assert constant == {(8, 32): False, (48, 32): True, (48,): False}
