@@ -186,6 +186,28 @@ def test_a_program_that_must_stay_as_it_is_does(
     assert passes == [0]
 
 
+def test_what_a_stance_forbids_is_taken_up_when_it_has_ended(
+    model: Model,
+    region: Region,
+    passes: list[int],
+    no_thread: list[live.Waiting],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before: it was taken up at the next start of the program at the earliest."""
+    compiled = torch.compile(model, backend="superopt", options=OPTIONS)
+    x = torch.randn(4, 8)
+    with torch.no_grad():
+        expected = model(x)
+        compiled(x)
+        find(region, plan_of(region, pick_target("cpu")))
+        looked(no_thread)
+        for stance, taken in (("fail_on_recompile", [0]), ("default", [0, 1])):
+            monkeypatch.setattr(torch._dynamo.eval_frame, "_stance", replace_stance(stance))
+            for _ in range(3):
+                torch.testing.assert_close(compiled(x), expected)
+            assert passes == taken
+
+
 def replace_stance(name: str) -> Any:
     return replace(torch._dynamo.eval_frame._stance, stance=name)
 

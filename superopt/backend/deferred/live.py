@@ -108,12 +108,18 @@ class Waiting:
         self.settled = self.stale or not (left or better)
 
     def take_up(self) -> None:
-        """Make dynamo compile the graph again at the next call, unless the program must stay as it is."""
-        self.stale = False
+        """Make dynamo compile the graph again at the next call, unless the program must stay as it is.
+
+        What a stance of the program's forbids waits until that has ended.
+        """
         try:
+            if _is_forbidden():
+                return
+            self.stale = False
             if stays_as_it_is() or not _forgotten(self.place):
                 return
         except Exception as error:  # another version of PyTorch, perhaps: the next start has the kernels
+            self.stale = False
             log.warning("what was found is taken up at the next start: %s", kind_and_line(error))
             return
         for digest in self.keys:
@@ -144,6 +150,14 @@ def with_take_up(compiled: Callable[..., Any], waiting: Waiting) -> Callable[...
     return call
 
 
+def _is_forbidden() -> bool:
+    """Whether a stance of the program's forbids now to compile again, or to do so by us."""
+    from torch._dynamo import eval_frame
+
+    stance = eval_frame._stance
+    return stance.stance != "default" or stance.backend is not None or stance.skip_guard_eval_unsafe
+
+
 def _forgotten(place: Place) -> bool:
     """Make dynamo forget one compilation, as it does when an object of its guards is gone.
 
@@ -152,9 +166,7 @@ def _forgotten(place: Place) -> bool:
     from torch._dynamo import config, eval_frame
     from torch._dynamo.guards import DeletedGuardManagerWrapper
 
-    code, stance = place.code(), eval_frame._stance
-    if stance.stance != "default" or stance.backend is not None or stance.skip_guard_eval_unsafe:
-        return False
+    code = place.code()
     entries = [] if code is None else eval_frame._debug_get_cache_entry_list(code)
     most = min(config.recompile_limit, config.accumulated_recompile_limit)
     if config.error_on_recompile or len(entries) + _SPARE >= most:
