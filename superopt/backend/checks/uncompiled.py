@@ -13,7 +13,8 @@ free memory, or more time than a race has, as its sizes tell.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,7 +125,8 @@ class Uncompiled:
         found = self.speed
         if found is None:
             try:
-                with self.ledger.spending(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+                same = torch.random.fork_rng(devices=[])
+                with self.ledger.spending(), torch.no_grad(), same, _same_autocast():
                     found = self._raced(compiled, compiling_s)
             except Exception as error:  # whatever a program of others raises, its compiled form is at hand
                 log.info("a graph is not raced with eager PyTorch: %s", kind_and_line(error))
@@ -186,6 +188,22 @@ class Uncompiled:
     @property
     def _tensors(self) -> list[Tensor]:
         return [one for one in self.inputs if isinstance(one, Tensor)]
+
+
+@contextmanager
+def _same_autocast() -> Iterator[None]:
+    """Leave autocast as it is, also where a graph fails between two of its nodes that enter and leave it."""
+    kinds = ("cpu", "cuda")
+    before = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
+    depth: int = torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        while torch.autocast_decrement_nesting() >= depth:
+            pass
+        for kind, enabled, dtype in before:
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
 
 
 def _seconds_of(call: Program) -> float:

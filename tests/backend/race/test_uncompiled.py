@@ -1,5 +1,6 @@
 """A graph that eager PyTorch runs faster stays uncompiled; only one whose calls leave no trace is raced."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -248,6 +249,28 @@ def test_a_fault_leaves_the_compiled_graph() -> None:
         raise RuntimeError("no such memory")
 
     assert not own.is_faster(broken, 10.0)
+
+
+def under_autocast(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu"):
+        return x @ x
+
+
+def failing(*unused: Any) -> None:
+    raise RuntimeError("no such memory")
+
+
+def test_a_graph_that_fails_under_autocast_leaves_it() -> None:
+    """Before: the program was left as if it were under autocast."""
+    own = made(under_autocast, torch.ones(4, 4))
+    assert own is not None
+    [product] = own.module.graph.find_nodes(op="call_function", target=operator.matmul)
+    product.target = failing
+    own.module.recompile()
+    assert not own.is_faster(under_autocast, 10.0)
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.autocast_increment_nesting() == 1
+    assert torch.autocast_decrement_nesting() == 0
 
 
 def test_a_program_runs_uncompiled_and_its_next_start_compiles_nothing(
