@@ -28,6 +28,7 @@ from superopt.cache import Key
 from superopt.errors import first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.inductor import JOINT_PASS, PARTITIONER, PASS, with_inductor
+from superopt.rivals.rivals import apart_from_others
 from superopt.targets import pick_target
 from superopt.tune.allocator import keep_freed_memory
 
@@ -128,12 +129,8 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
         return _compiled(module, values, ledger, fx_graph_cache=False, force_disable_caches=True)[0]
 
     # What is compiled here must not count among the sizes for which the user's own model is compiled.
-    isolated: dict[str, Any] = {}
-    limits: dict[str, int] = {}
-    if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
-        isolated["isolate_recompiles"] = True
-    else:
-        limits["recompile_limit"] = sys.maxsize
+    isolated = apart_from_others()
+    limits = {} if isolated else {"recompile_limit": sys.maxsize}
     with torch._dynamo.config.patch(limits):
         made = torch.compile(model, backend=compile_here, **isolated)(*_detached(inputs))
     try:

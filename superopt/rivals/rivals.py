@@ -1,8 +1,10 @@
 """Rivals: the ways of PyTorch to compute a function, or a region of one, which ours must beat."""
 
+import inspect
 import logging
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ __all__ = [
     "RIVALS",
     "Function",
     "Rival",
+    "apart_from_others",
     "load_compilers",
     "products_of",
     "rivals_of",
@@ -59,9 +62,20 @@ def _by_torch_compile(mode: str | None) -> Maker:
     def compiled(function: Function, copies: object, options: object) -> Function:
         import torch
 
-        return torch.compile(function, mode=mode)
+        return torch.compile(function, mode=mode, **apart_from_others())
 
     return compiled
+
+
+def apart_from_others() -> dict[str, Any]:
+    """Return the arguments by which what torch.compile makes does not count against the user's own limits.
+
+    There are none in older versions.
+    """
+    import torch
+
+    known = inspect.signature(torch.compile).parameters
+    return {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
 
 
 def _by_inductor(module: Any, copies: Sequence[tuple[Any, ...]], options: Mapping[str, Any]) -> Function:
@@ -120,6 +134,19 @@ def _doubt_processor() -> None:
         cpu_vec_isa.valid_vec_isa_list.cache_clear()
         for one in (cpu_vec_isa.VecAVX512, cpu_vec_isa.VecAVX512VNNI, cpu_vec_isa.VecAMX):
             one.__bool__.cache_clear()
+
+
+@contextmanager
+def _at_these_sizes() -> Iterator[None]:
+    """Let torch.compile take the sizes of a call as they are, whatever others it has seen of the function.
+
+    That is what a user has at these sizes. At a second size it would compile for all sizes, and after eight
+    not at all. What is called at other sizes after the race is compiled as ever.
+    """
+    from torch._dynamo import config
+
+    with config.patch({"automatic_dynamic_shapes": False, "recompile_limit": sys.maxsize}):
+        yield
 
 
 @contextmanager
@@ -216,9 +243,10 @@ def _made(
     if not rival.compiles:
         return contender
     if target.torch_device != "cpu":
-        contender(*inputs)
+        with _at_these_sizes():
+            contender(*inputs)
         return contender
-    with _same_compiler(target), _without_header(products):
+    with _at_these_sizes(), _same_compiler(target), _without_header(products):
         with suppress(Exception):  # nothing of it is PyTorch's promise
             _trust_processor()
         try:
