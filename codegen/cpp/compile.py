@@ -32,7 +32,6 @@ __all__ = [
     "compile_shared",
     "compile_source",
     "compiler_ends",
-    "compiler_hangs",
     "find_compiler",
     "runtime_text",
 ]
@@ -61,7 +60,7 @@ FLAGS = (
 )
 """What every kernel is compiled with."""
 _NAMES = ("g++", "clang++", "c++")
-_ANSWER_S = 5.0  # seconds that a compiler has to say its version
+_ANSWER_S = 5.0  # seconds that a compiler has to say its version, or to compile nothing
 _TIMEOUT_S = 60.0
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 _CALL = re.compile(r"\b(contract|contract_pairs|contract_gathered|contract_filtered)(?:<[^>]*>)?\(([^;]*);")
@@ -109,7 +108,7 @@ class Compiler:
 
 
 _ENDED: set[Compiler] = set()  # compilers that ended in time at least once in this process
-_HANGING: set[Compiler] = set()  # compilers that did not end at their first try, and are not tried again
+_HANGING: set[Compiler] = set()  # compilers that do not even end an empty program, and are not tried again
 
 
 def find_compiler() -> Compiler:
@@ -131,19 +130,21 @@ def _found(named: str | None, search_path: str | None) -> Compiler:
     raise NoCompilerError(f"no C++ compiler: looked for {', '.join(wanted)}; install one, or set CXX")
 
 
-def compiler_hangs() -> bool:
-    """Whether the compiler did not end in time, and has never ended in this process."""
-    return find_compiler() in _HANGING
+def compiler_ends(children: Children) -> bool:
+    """Whether the compiler ends: it is given an empty program, unless that is known."""
+    return _ends(find_compiler(), children)
 
 
-def compiler_ends(children: Children, *, limit_seconds: float) -> bool:
-    """Whether the compiler ends in time: it is given an empty program, unless that is known."""
-    compiler = find_compiler()
+def _ends(compiler: Compiler, children: Children) -> bool:
     if not {compiler} & (_ENDED | _HANGING):
-        with tempfile.TemporaryDirectory() as scratch, contextlib.suppress(CompileError):
-            build = _Build(compiler, (), limit_seconds, Path(scratch))
-            build._run("nothing", ["-x", "c++", "-fsyntax-only", os.devnull], children, Path(scratch))
-    return not compiler_hangs()
+        nothing = [*compiler.command, "-x", "c++", "-fsyntax-only", os.devnull]
+        with contextlib.suppress(LostError, OSError):  # which tell nothing
+            try:
+                if children.run(nothing, limit_seconds=_ANSWER_S).code >= 0:  # nobody has killed it
+                    _ENDED.add(compiler)
+            except LateError:
+                _HANGING.add(compiler)
+    return compiler not in _HANGING
 
 
 def _words(command: str) -> list[str]:
@@ -317,8 +318,7 @@ class _Build:
         try:
             done = children.run(command, limit_seconds=self.timeout_s, environment=environment)
         except LateError:
-            if self.compiler not in _ENDED:
-                _HANGING.add(self.compiler)
+            _ends(self.compiler, children)  # the limit may have been short
             limit = f"{self.timeout_s:.0f}" if self.timeout_s >= 10 else f"{self.timeout_s:.1g}"
             raise _EndedError(f"{name}: the compiler took more than {limit} s") from None
         except LostError as error:

@@ -61,7 +61,7 @@ class Ahead:
     def _make(self, state: State, loaded: Callable[[], None]) -> None:
         loaded()
         with suppress(NoCompilerError):  # Inductor would wait for a compiler that hangs, without end
-            compiler_ends(self._children, limit_seconds=state.options.limit_seconds)
+            compiler_ends(self._children)
         with torch.no_grad():
             self.rivals = rivals_of(
                 state.function,

@@ -166,13 +166,13 @@ def _without_header(products: int) -> Iterator[None]:
 
 
 def _hangs() -> bool:
-    from superopt.codegen.cpp.compile import compiler_hangs
+    from superopt.codegen.children import Children
+    from superopt.codegen.cpp.compile import compiler_ends
     from superopt.codegen.errors import NoCompilerError
 
-    try:
-        return compiler_hangs()
-    except NoCompilerError:
-        return False
+    with suppress(NoCompilerError), Children() as children:
+        return not compiler_ends(children)
+    return False
 
 
 @contextmanager

@@ -93,6 +93,22 @@ def test_a_compiler_that_fails(compiler, tmp_path: Path, body: str, message: str
     assert script.parent.exists()
 
 
+def test_a_short_limit_is_no_fault_of_the_compiler(compiler, tmp_path: Path) -> None:
+    real = find_compiler().path
+    compiler(f'exec {real} "$@"')
+    with pytest.raises(CompileError, match="took more than"):
+        compile_source(NOTHING, cache=tmp_path / "cache", timeout_s=0.001)
+    assert compile_source(NOTHING, cache=tmp_path / "cache").exists()
+
+
+def test_a_compiler_that_hangs_is_not_tried_again(compiler, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(compiling, "_ANSWER_S", 0.3)
+    compiler(f'[ "$1" = --version ] && exec echo fake {os.getpid()}\nexec sleep 600')
+    for message in ("took more than", "is not tried again"):
+        with pytest.raises(CompileError, match=message):
+            compile_source(NOTHING, cache=tmp_path / "cache", timeout_s=0.01)
+
+
 @pytest.mark.parametrize(
     "damage",
     [b"", *(pytest.param(one, marks=pytest.mark.slow) for one in (b"nonsense", None))],
