@@ -12,6 +12,7 @@ from superopt.candidates.candidate import RegionCandidates
 from superopt.candidates.order import RankedBy
 from superopt.candidates.parts import region_name
 from superopt.candidates.sizes import resized
+from superopt.codegen.errors import CodegenError
 from superopt.codegen.forms import Ready
 from superopt.driver import Search
 from superopt.errors import InputError, SuperoptError, first_line
@@ -250,6 +251,11 @@ class Optimized:
         try:
             run = ready.run if ready else self._call_for(calls, key, inputs, threads)
             return run(*inputs)
+        except CodegenError as error:  # kernels for other strides are compiled when these come
+            self._programs[signature(inputs)] = run = self._unmade(inputs, error)
+            calls.ready.pop(call_key(inputs, threads), None)
+            calls.latest = None
+            return run(*inputs)
         except RuntimeError:
             if only_plain(inputs):
                 raise
@@ -262,7 +268,11 @@ class Optimized:
             return self._original(inputs, {}, _GRADIENTS)
         if not only_plain(tensors):
             return self.original(*inputs)
-        return self._program(inputs)(*inputs)
+        try:
+            return self._program(inputs)(*inputs)
+        except CodegenError as error:
+            self._programs[signature(inputs)] = run = self._unmade(inputs, error)
+            return run(*inputs)
 
     def wants_gradients(self, tensors: Iterable[Any]) -> bool:
         """Whether a tensor among the arguments, or one that the function holds, wants a gradient."""
@@ -364,13 +374,19 @@ class Optimized:
             if compared or served.unsure:
                 self._check_floats(program, inputs)
         except Exception as error:  # a compiler or a driver may raise anything; the original still computes
-            reason = first_line(error)
-            log.warning("%s: the original computes %s: %s", self._name, described(inputs), reason)
-            self.elsewhere[described(inputs)] = reason
-            return self.original if self.function else assemble(traced, {})
+            return self._unmade(inputs, error)
         if served.made:
             log.info("%s: kernels for %s: %s", self._name, described(inputs), ", ".join(served.made))
         return program
+
+    def _unmade(self, inputs: tuple[Any, ...], error: Exception) -> Function:
+        """Return the original for inputs for which no kernels can be made, and say so."""
+        reason = first_line(error)
+        log.warning("%s: the original computes %s: %s", self._name, described(inputs), reason)
+        self.elsewhere[described(inputs)] = reason
+        if self.function is not None:
+            return self.function
+        return assemble(self._traced_at(inputs)[0] or self.traced, {})
 
     def _left(self, inputs: tuple[Any, ...], why: str) -> Function:
         """Return the original for inputs that kernels do not serve; say so, aloud the first time."""

@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_leaves
 
 import superopt
 from superopt import InputError, Optimized, OptimizeOptions
+from superopt.codegen.cpp.launch import CppMuGraph
+from superopt.codegen.errors import CompileError
 from superopt.errors import TraceError
 from superopt.funnel import Limits, State
 from superopt.live.modes import Modes
@@ -194,6 +196,32 @@ def test_texts_and_not_a_number_among_the_arguments(build, random) -> None:
     agree(best(x, "double", float("nan")), function(x, "double", 0))
     agree(best(x[:2], "double", float("nan")), function(x[:2], "double", 0))
     agree(best(x, "single", float("nan")), function(x, "single", 0))
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_the_original_computes_at_strides_for_which_nothing_compiles(
+    build, random, monkeypatch, caplog, tmp_path: Path, loaded: bool
+) -> None:
+    """Before: a disk that had become full ended the call with an error."""
+
+    def full(*_: object) -> None:
+        raise CompileError("kernel: No space left on device")
+
+    x, g, w = random(*SHAPES)
+    best = build(norm_linear, x, g, w)
+    if loaded:
+        best.save(tmp_path / "best.json")
+        best = superopt.load(tmp_path / "best.json")
+    a, b = random((3, 4), (4,))
+    other = build(scaled, {"a": a, "b": b}, 2.0)
+    monkeypatch.setattr(CppMuGraph, "prepared", full)
+    turned = torch.randn(32, 6).t()
+    with caplog.at_level(logging.WARNING, "superopt"):
+        for _ in range(2):
+            agree(best(turned, g, w), norm_linear(turned, g, w))
+            agree(other({"a": a, "b": b}, 2.0), scaled({"a": a, "b": b}, 2.0))
+    assert [line.partition(":")[0] for line in caplog.messages] == ["norm_linear", "scaled"]
+    assert "the original computes f32[6, 32], f32[32], f32[32, 16]: kernel: No space left" in caplog.text
 
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.deepcopy])
