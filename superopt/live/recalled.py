@@ -18,6 +18,7 @@ import torch
 
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import InputError, SuperoptError, kind_and_line
+from superopt.fate import Kind
 from superopt.funnel.race import copies_for
 from superopt.ir import print_program
 from superopt.live.arguments import without_data
@@ -25,6 +26,9 @@ from superopt.live.optimized import Optimized
 from superopt.live.saved import program_of
 from superopt.options import OptimizeOptions
 from superopt.result.codec import inputs_json, result_from_json, result_json, returned
+from superopt.result.result import Result
+from superopt.rivals.final import STAGE
+from superopt.rivals.rivals import PEERS
 from superopt.targets import Target
 from superopt.trace.traced import Traced
 from superopt.tune import confirm, measure_together
@@ -102,7 +106,7 @@ class ResultCache:
         result = best.result
         if self._cache is None or self._key is None or result.interrupted or not result.measurements:
             return
-        if result.unsettled:  # another race may decide it
+        if result.unsettled or _may_pass(result, self._options):  # another race may decide it
             return
         bare = tuple(
             replace(
@@ -114,6 +118,18 @@ class ResultCache:
             for region in result.regions
         )
         self._cache.put(self._key, Record(result_json(replace(result, regions=bare)), result.name))
+
+
+def _may_pass(result: Result, options: OptimizeOptions) -> bool:
+    """Whether kernels or a rival of PyTorch's are out of the race by what may be otherwise in the next one.
+
+    Memory, disk and time may be short once, and compilers be killed.
+    """
+    ended = [one.fate for region in result.regions if region.chosen is None for one in region.candidates]
+    if any(fate.kind is Kind.FAILED or fate.stage == STAGE for fate in ended):
+        return True
+    raced = [PEERS[name] for name in result.measurements if name in PEERS]
+    return options.torch_compile and not any(rival.compiles for rival in raced)
 
 
 def still_wins(best: Optimized, inputs: tuple[Any, ...]) -> bool:

@@ -20,9 +20,12 @@ from superopt.tune.errors import MeasurementError
 from superopt.tune.measure import HeadToHead, Times
 from superopt.verify.floats.compare import tensors_of
 
-__all__ = ["FinalRace", "alone", "copies_of", "final_race", "together", "withdrawn"]
+__all__ = ["STAGE", "FinalRace", "alone", "copies_of", "final_race", "together", "withdrawn"]
 
 log = logging.getLogger("superopt")
+
+STAGE = "final race"
+"""The stage at which a program leaves that could not be raced to the end."""
 
 Timer = Callable[..., Mapping[str, Times]]
 """Takes the times of functions call by call, as `Target.times` does."""
@@ -166,8 +169,7 @@ def alone(
 def withdrawn(region: RegionCandidates, why: str) -> RegionCandidates:
     """Return a region whose chosen candidate is refused after all."""
     candidates = tuple(
-        one.ended("final race", Kind.REFUSED, why) if one is region.chosen else one
-        for one in region.candidates
+        one.ended(STAGE, Kind.REFUSED, why) if one is region.chosen else one for one in region.candidates
     )
     return replace(region, candidates=candidates)
 

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import superopt
+from superopt.codegen.errors import CompileError
 from superopt.live.optimized import Optimized
 from superopt.live.recalled import still_wins
 from superopt.targets import pick_target
+from superopt.targets.cpu import CpuTarget
 from superopt.tune import Measurement
 
 Program = Callable[[torch.Tensor], torch.Tensor]
@@ -80,13 +82,55 @@ def test_a_kept_result_that_lost_is_not_recalled(tmp_path: Any, monkeypatch: pyt
     assert superopt.optimize(scaled, x, options=options).recalled is None
 
 
-def test_what_is_recalled_returns_what_the_function_does_now(
+def norms(x: torch.Tensor) -> torch.Tensor:
+    return (x * x).sum(-1)
+
+
+@pytest.fixture
+def recalling(
     quick: superopt.OptimizeOptions, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> superopt.OptimizeOptions:
+    """Return quick options by which results are kept, and used again whatever times are now."""
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr("superopt.live.recalled.still_wins", lambda *_: True)
-    options = replace(quick, cache=True, recall=True, graphs=1)
+    return replace(quick, cache=True, recall=True, graphs=1)
 
+
+def test_failures_that_may_pass_are_not_kept(
+    recalling: superopt.OptimizeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise CompileError("No space left on device")
+
+    x = torch.randn(5, 64)
+    with monkeypatch.context() as patch:
+        patch.setattr(CpuTarget, "make", full)
+        assert superopt.optimize(norms, x, options=recalling).winner == "eager"
+    again = superopt.optimize(norms, x, options=recalling)
+    assert again.recalled is None
+    assert again.fused is not None
+
+
+def test_a_race_without_its_rival_is_not_kept(
+    recalling: superopt.OptimizeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: kernels that had not raced torch.compile, whose compiler was killed, were kept for 30 days."""
+
+    def killed(*given: object, **settings: object) -> None:
+        raise RuntimeError("the compiler was killed")
+
+    monkeypatch.setattr("superopt.rivals.ahead.load_compilers", lambda: None)
+    monkeypatch.setattr(torch, "compile", killed)
+    x, against = torch.randn(5, 64), replace(recalling, torch_compile=True)
+    for _ in range(2):
+        best = superopt.optimize(norms, x, options=against)
+        assert "torch.compile" not in best.measurements
+        assert best.recalled is None
+
+
+def test_what_is_recalled_returns_what_the_function_does_now(
+    recalling: superopt.OptimizeOptions, tmp_path: Any
+) -> None:
     def before(x: torch.Tensor) -> Any:
         return (x * x).sum(-1), x + 1, 7
 
@@ -94,8 +138,8 @@ def test_what_is_recalled_returns_what_the_function_does_now(
         return {"b": (x * x).sum(-1), "a": x + 1, "n": 8}
 
     x, file = torch.randn(5, 64), tmp_path / "best.json"
-    superopt.optimize(before, x, name="edited", options=options)
-    best = superopt.optimize(after, x, name="edited", options=options)
+    superopt.optimize(before, x, name="edited", options=recalling)
+    best = superopt.optimize(after, x, name="edited", options=recalling)
     if best.recalled is None:
         pytest.skip("the race was not decided: a busy machine")
     best.save(file)
