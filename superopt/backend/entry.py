@@ -27,7 +27,7 @@ from superopt.backend.options import BackendOptions, mode_options, read_options
 from superopt.cache import Key
 from superopt.errors import first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
-from superopt.rivals.inductor import JOINT_PASS, PARTITIONER, PASS, with_inductor
+from superopt.rivals.inductor import JOINT_PASS, PARTITIONER, PASS, settings_made, with_inductor
 from superopt.rivals.rivals import apart_from_others
 from superopt.targets import pick_target
 from superopt.tune.allocator import keep_freed_memory
@@ -118,7 +118,7 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
     quick. With gradients enabled, the graphs of the backward pass are explained too, which is run once
     where a result has a gradient; no tensor's `grad` changes.
     """
-    ledger = Ledger(read_options(options))
+    ledger = Ledger(_with_settings(read_options(options)))
 
     def compile_here(module: fx.GraphModule, values: Sequence[Any], **unused: Any) -> Callable[..., Any]:
         if not _is_differentiated(values):
@@ -229,6 +229,7 @@ def _ledger_now(options: Mapping[str, Any] | None, mode: str | None) -> Ledger:
     settings = read_options(options)
     if mode is not None:  # Inductor's options for the graph hold for each region as well
         settings = replace(settings, inductor=mode_options(mode))
+    settings = _with_settings(settings)
     owner = _caller() if options else None
     if options is None or owner is None:
         return Ledger(settings)
@@ -238,6 +239,11 @@ def _ledger_now(options: Mapping[str, Any] | None, mode: str | None) -> Ledger:
             weakref.finalize(owner, _CALLS.pop, id(owner), None)
         known = _CALLS[id(owner)] = _Call(options, settings, Ledger(settings))
     return known.ledger
+
+
+def _with_settings(options: BackendOptions) -> BackendOptions:
+    """Return options with the settings of Inductor that hold for the whole program: races depend on them."""
+    return replace(options, inductor={**settings_made(), **options.inductor})
 
 
 def _caller() -> Any:

@@ -20,7 +20,7 @@ from superopt.errors import SuperoptError
 from superopt.ir import Graph, Port
 from superopt.ir import Region as ProgramRegion
 from superopt.rivals.aten import bytes_of, flops_of, listed, value_of
-from superopt.rivals.inductor import PASS, alone
+from superopt.rivals.inductor import alone, settings_text
 from superopt.targets import Target
 from superopt.trace import Traced, trace
 from superopt.trace.capture.tape import refs
@@ -90,9 +90,7 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
         "preset": ledger.options.preset,
         "verify": ledger.options.verify,
         "weights": ledger.options.weights,
-        "inductor": {
-            name: str(value) for name, value in sorted(ledger.options.inductor.items()) if name != PASS
-        },
+        "inductor": settings_text(ledger.options.inductor),
         "results": list(program.outputs),
         "symbols": [str(torch.Size(tensor.shape)) for tensor in subgraph.example(_others(subgraph))],
     }

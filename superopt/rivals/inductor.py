@@ -1,7 +1,8 @@
 """Inductor: the compiler that hosts superopt's regions, with patches of its settings."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from contextvars import copy_context
 from typing import Any, Self, TypeVar
 
 import torch
@@ -19,6 +20,8 @@ __all__ = [
     "as_in_a_graph",
     "compiled_by_inductor",
     "have_same_numbers",
+    "settings_made",
+    "settings_text",
     "table_for",
     "with_inductor",
 ]
@@ -35,6 +38,25 @@ PARTITIONER = "custom_partitioner_fn"
 """Inductor's setting for what splits such a graph into two."""
 
 _ALONE = {PASS: None, JOINT_PASS: None, PARTITIONER: None, "fx_graph_cache": False, "cpp_wrapper": False}
+
+# Settings that change no code, beside those that Inductor leaves out of the keys of its own cache.
+_NO_CODE = ("force_disable_caches", PARTITIONER, "_")
+
+
+def settings_made() -> dict[str, Any]:
+    """Return the settings of Inductor that were made for the whole program, and change its code, by name."""
+    from torch._inductor import config
+
+    known: Any = config
+    with suppress(AttributeError):  # nothing of it is PyTorch's promise
+        now = known._get_dict(ignored_prefixes=[*known._cache_config_ignore_prefix, *_NO_CODE])
+        return {name: value for name, value in now.items() if value != known._config[name].default}
+    return {}
+
+
+def settings_text(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return settings of Inductor as a part of the keys of races, without the pass that is ours."""
+    return {name: str(value) for name, value in sorted(settings.items()) if name != PASS}
 
 
 def with_inductor(
@@ -141,16 +163,18 @@ def have_same_numbers(one: Tensor, other: Tensor) -> bool:
 def alone(work: Callable[[], T]) -> T:
     """Return what some work returns, done in a thread that knows nothing of the compilation under way.
 
-    A pass runs amid modes and contexts that belong to the thread, and Inductor cannot be entered twice. What
-    is timed there takes as long as in this thread. Random numbers that the work draws are drawn again later.
+    A pass runs amid modes that belong to the thread, and Inductor cannot be entered twice. What is timed
+    there takes as long as in this thread, and meets the same settings of PyTorch. Random numbers that the work
+    draws are drawn again later.
     """
+    context = copy_context()  # which holds the settings
 
     def without_gradients() -> T:
         with torch.no_grad(), _same_random_numbers():
             return work()
 
     release_threads()
-    return Background(without_gradients).result()
+    return Background(lambda: context.run(without_gradients)).result()
 
 
 def _same_random_numbers() -> AbstractContextManager[None]:

@@ -63,6 +63,18 @@ def test_without_options_each_graph_has_its_own(ledgers: list[Ledger]) -> None:
     assert ledgers[0] is not ledgers[1]
 
 
+def test_settings_of_the_whole_program_are_among_the_options(ledgers: list[Ledger]) -> None:
+    """Races depend on them, and so do the keys under which their outcomes are kept."""
+    x = torch.ones(3)
+    with torch._inductor.config.patch({"max_fusion_size": 7, "cpp.simdlen": 8}):
+        torch.compile(second, backend="superopt", options={"inductor": {"cpp.simdlen": 4}})(x)
+    told = {"max_fusion_size": 7, "cpp.simdlen": 4}
+    assert {**ledgers[0].options.inductor, **told} == ledgers[0].options.inductor
+    torch._dynamo.reset()
+    torch.compile(second, backend="superopt")(x)
+    assert "max_fusion_size" not in ledgers[1].options.inductor
+
+
 def test_what_is_no_longer_compiled_is_forgotten(ledgers: list[Ledger]) -> None:
     before = len(entry._CALLS)
     compiled = torch.compile(second, backend="superopt", options={"budget_s": 0})

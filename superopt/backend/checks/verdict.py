@@ -11,7 +11,7 @@ from superopt.backend.region import Region
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.candidates.typed import typed_fields
 from superopt.errors import InputError
-from superopt.rivals.inductor import PASS
+from superopt.rivals.inductor import settings_text
 from superopt.targets import Target
 
 __all__ = ["Taken", "Verdict", "is_of_graph", "keep_verdict", "known_verdict", "plans_in", "verdict_key"]
@@ -80,7 +80,7 @@ def verdict_key(digest: str, target: Target, options: BackendOptions) -> Key:
         "preset": options.preset,
         "verify": options.verify,
         "weights": options.weights,
-        "inductor": {name: str(value) for name, value in sorted(options.inductor.items()) if name != PASS},
+        "inductor": settings_text(options.inductor),
     }
     parts = {**versions(), **target.key_parts()}
     return key_of("plan", program="none", options=told, **parts)

@@ -21,7 +21,7 @@ from superopt.backend.region_plan import REGION, kept_plan
 from superopt.cache import Cache, Record, key_of, program_text, versions
 from superopt.candidates.sizes import resized
 from superopt.rivals.aten import listed
-from superopt.rivals.inductor import alone, compiled_by_inductor
+from superopt.rivals.inductor import alone, compiled_by_inductor, settings_text
 from superopt.targets import Target
 from superopt.trace.run import TORCH_DTYPES, run_graph
 from superopt.tune import confirm
@@ -48,6 +48,7 @@ def decided(found: Found, ledger: Ledger, target: Target) -> tuple[Decision, Fou
         "limit_bytes": found.tiles.limit_bytes,
         "memory": memory,
         "least": round(least_speed(memory, found.share), 4),
+        "inductor": settings_text(ledger.options.inductor),
     }
     options = {"backend": "joint", "form": _FORM, **told, "results": list(found.names)}
     parts = {**versions(), **target.key_parts()}

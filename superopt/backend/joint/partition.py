@@ -36,11 +36,11 @@ from superopt.backend.joint.memory.kept import keep_readers_of_changed, tags, un
 from superopt.backend.joint.scaled import scale_in_place
 from superopt.backend.joint.step import Split, Step, copied, inputs_of, race, split
 from superopt.backend.joint.turns.choice import Turns
-from superopt.backend.options import Memory
+from superopt.backend.options import BackendOptions
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import kind_and_line
 from superopt.rivals.aten import flops_of, listed, runs_on_anything, tensors_in, value_of
-from superopt.rivals.inductor import alone
+from superopt.rivals.inductor import alone, settings_text
 from superopt.targets import Target, pick_target
 from superopt.tune.measure import bytes_of
 
@@ -144,7 +144,7 @@ class Partitioner(CustomPartitionerFn):
         elif joint.theirs.bytes < limits().kept_bytes:
             return
         graphs = (gm.graph,) if turned is None else (gm.graph, base.module.graph)
-        key = _key(graphs, memory, told, target, timed=self._timed)
+        key = _key(graphs, self.ledger.options, told, target, timed=self._timed)
         outcome = self._recalled(key, joint, base, turned)
         if outcome is None or (self._has_time and not outcome.settled):
             short = self._timed and not self._has_time
@@ -311,7 +311,12 @@ def _merge_equal(module: fx.GraphModule) -> None:
 
 
 def _key(
-    graphs: Sequence[fx.Graph], memory: Memory, told: Mapping[str, Any], target: Target, *, timed: bool
+    graphs: Sequence[fx.Graph],
+    settings: BackendOptions,
+    told: Mapping[str, Any],
+    target: Target,
+    *,
+    timed: bool,
 ) -> Key:
     """Return the key of what is decided for a graph, with and without turns, by the clock or without."""
     nodes = (node for graph in graphs for node in graph.nodes)
@@ -321,7 +326,8 @@ def _key(
         "backend": "kept",
         "form": _FORM,
         "graph": digest,
-        "memory": memory,
+        "memory": settings.memory,
+        "inductor": settings_text(settings.inductor),
         "timed": timed,
         "results": told["num_fwd_outputs"],
         "donated": torch._functorch.config.donated_buffer,

@@ -14,7 +14,14 @@ from torch.nn import functional as F
 from superopt.backend.pieces import pieces_of
 from superopt.backend.subgraph import subgraph_of
 from superopt.rivals import inductor
-from superopt.rivals.inductor import alone, as_in_a_graph, compiled_by_inductor
+from superopt.rivals.inductor import (
+    PASS,
+    alone,
+    as_in_a_graph,
+    compiled_by_inductor,
+    settings_made,
+    settings_text,
+)
 from superopt.rivals.kinds import kinds_of
 from superopt.rivals.library_calls import LibraryCalls, library_calls
 from superopt.rivals.opponents import Opponents
@@ -166,6 +173,24 @@ def test_it_computes_the_same_in_less_time() -> None:
         for one, other in zip(code(*values), joined(*values), strict=True):
             torch.testing.assert_close(one, other)
     assert quickest_us(code, given) < quickest_us(whole, given)
+
+
+def test_a_race_meets_the_settings_that_were_made_here() -> None:
+    settings = torch._inductor.config
+    with settings.patch({"max_fusion_size": 7}), torch._functorch.config.patch({"cse": False}):
+        found = alone(lambda: (settings.max_fusion_size, alone(lambda: torch._functorch.config.cse)))
+    assert found == (7, False)
+
+
+def test_settings_that_change_code_are_told() -> None:
+    settings = torch._inductor.config
+    before = settings_made()
+    changed: dict[str, Any] = {"max_fusion_size": 7, "cpp.simdlen": 8, "pattern_matcher": True}
+    silent: dict[str, Any] = {"force_disable_caches": True, "compile_threads": 3, PASS: print}
+    with settings.patch({**changed, **silent}):
+        assert settings_made() == {**before, "max_fusion_size": 7, "cpp.simdlen": 8}
+        assert settings_text(settings_made()) != settings_text(before)
+    assert settings_made() == before  # set back to what they are by themselves
 
 
 def test_a_tensor_that_comes_twice_is_one_input() -> None:

@@ -11,10 +11,12 @@ import torch
 
 import superopt
 from superopt.codegen.errors import CompileError
+from superopt.live import recalled
 from superopt.live.optimized import Optimized
 from superopt.live.recalled import still_wins
 from superopt.targets import pick_target
 from superopt.targets.cpu import CpuTarget
+from superopt.trace import trace
 from superopt.tune import Measurement
 
 Program = Callable[[torch.Tensor], torch.Tensor]
@@ -126,6 +128,16 @@ def test_a_race_without_its_rival_is_not_kept(
         best = superopt.optimize(norms, x, options=against)
         assert "torch.compile" not in best.measurements
         assert best.recalled is None
+
+
+def test_a_race_with_other_settings_of_inductor_is_another_one() -> None:
+    options = superopt.OptimizeOptions(target="cpu")
+    traced, inputs = trace(norms, torch.randn(5, 64)), (torch.randn(5, 64),)
+    keys = []
+    for settings in ({}, {"max_autotune": True}, {"max_autotune": False}):
+        with torch._inductor.config.patch(settings):
+            keys.append(recalled._key(traced, inputs, options, pick_target("cpu")))
+    assert keys[0] == keys[2] != keys[1]
 
 
 def test_what_is_recalled_returns_what_the_function_does_now(
