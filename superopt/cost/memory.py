@@ -15,6 +15,13 @@ __all__ = ["available_bytes", "check_memory", "needed_bytes"]
 
 _COPIES = 2  # the inputs exist at least twice, so that no call finds its inputs in the cache
 _GB = 1e9
+_GROUP = Path("/sys/fs/cgroup")
+# Of a container: its limit, what it uses, and the name in its statistics of the files among that which nobody
+# has read for long. The system lets go of these first.
+_IN_GROUPS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
 
 
 def check_memory(program: Program) -> None:
@@ -46,9 +53,9 @@ def available_bytes() -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    with contextlib.suppress(OSError, ValueError):
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        found.append(limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    for names in _IN_GROUPS:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(_left_in_group(*names))
     with contextlib.suppress(ImportError, OSError, ValueError, IndexError):
         import resource
 
@@ -57,6 +64,14 @@ def available_bytes() -> int | None:
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             found.append(most - pages * resource.getpagesize())
     return min(found) if found else None
+
+
+def _left_in_group(limit: str, used: str, files: str) -> int:
+    """Return the bytes that a container has left; OSError or ValueError where there is none, or no limit."""
+    most, now = (int((_GROUP / name).read_text()) for name in (limit, used))
+    lines = (_GROUP / used).with_name("memory.stat").read_text().splitlines()
+    known = dict(line.split(maxsplit=1) for line in lines)
+    return most - now + int(known.get(files, 0))
 
 
 def _largest(graph: Graph) -> int:
