@@ -21,6 +21,7 @@ ENGINES = ("processes", "mpi", "ray")
 _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _ENDED = (129, 130, 141, 143)  # exit codes of a command that was told to end
 _RULE = "=" * 20  # how the report of mpiexec about a lost rank begins
+_PATIENCE_S = 10.0  # seconds in which mpiexec must end the ranks
 
 
 def transport_named(name: str) -> OpenTransport | None:
@@ -70,10 +71,14 @@ def launched(command: Sequence[str], ranks: int) -> int:
     ) as process:
         assert process.stdout is not None
         try:
-            lost = _passed_on(process.stdout)
-        except KeyboardInterrupt:  # the ranks have it, too, and rank 0 ends in good order
-            lost = _passed_on(process.stdout)
-        code = process.wait()
+            try:
+                lost = _passed_on(process.stdout)
+            except KeyboardInterrupt:  # the ranks have it, too, and rank 0 ends in good order
+                lost = _passed_on(process.stdout)
+            code = process.wait()
+        except BaseException:  # the ranks know nothing of what ends this process alone
+            _end(process)
+            raise
     if lost or code < 0 or (code > 128 and code not in _ENDED):
         print(
             "superopt: error: a rank of MPI was lost, and the search ended with it; "
@@ -82,6 +87,15 @@ def launched(command: Sequence[str], ranks: int) -> int:
         )
         return 2
     return code
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End mpiexec, which ends the ranks."""
+    process.terminate()
+    try:
+        process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _passed_on(lines: Iterable[str]) -> bool:

@@ -1,9 +1,11 @@
 """The engines of several machines: the same bytes, limits, errors, and what is left when a worker is lost."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,11 +14,12 @@ from pages import ROOT
 from spaces import SPACES, as_bytes
 
 from superopt.errors import InputError
-from superopt.frontier.engine import Limits, explore
+from superopt.frontier.engine import Limits, engines, explore
 from superopt.frontier.engine.engines import launched, transport_named
 from superopt.frontier.engine.history import History
 from superopt.frontier.engine.transports.bulk import Member, Order, Start
 from superopt.frontier.engine.watch import Watch
+from superopt.frontier.interrupts import Ended
 
 mpi = pytest.mark.skipif(not find_spec("mpi4py"), reason="mpi4py is not installed")
 ray = pytest.mark.skipif(not find_spec("ray"), reason="ray is not installed")
@@ -84,6 +87,24 @@ def test_mpi_outside_of_ranks(monkeypatch) -> None:
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(InputError, match="mpiexec"):
         transport_named("mpi")
+
+
+def test_ranks_end_with_the_process_that_started_them(tmp_path: Path, monkeypatch) -> None:
+    """Before: SIGTERM ended the command, and its ranks went on."""
+    script, ended = tmp_path / "mpiexec", tmp_path / "ended"
+    wait = "for i in $(seq 100); do sleep 0.1; done"
+    script.write_text(f"#!/bin/sh\ntrap 'touch {ended}; exit 143' TERM\necho begun\n{wait}\n")
+    script.chmod(0o755)
+
+    def told_to_end(lines: Iterable[str]) -> bool:
+        assert next(iter(lines)) == "begun\n"
+        raise Ended(signal.SIGTERM)
+
+    monkeypatch.setattr(engines, "mpiexec", lambda: str(script))
+    monkeypatch.setattr(engines, "_passed_on", told_to_end)
+    with pytest.raises(Ended):
+        launched([sys.executable], 2)
+    assert ended.exists()
 
 
 PROGRAM = """
