@@ -26,6 +26,7 @@ class Target:
     name: str
     program: Callable[..., Any] | Graph
     workload: "Workload | None" = None
+    file: Path | None = None  # that it was read from
 
     def without_torch(
         self, arguments: argparse.Namespace
@@ -105,7 +106,7 @@ def load_target(text: str) -> Target:
         raise InputError(f"{path!r} is a folder; give file.py:function")
     if file.suffix != ".py":
         raise InputError(f"{path!r} is not a Python file (.py) or a graph (.graph)")
-    return Target(function or file.stem, load_function(file, function))
+    return Target(function or file.stem, load_function(file, function), file=file)
 
 
 def workload_named(name: str) -> "Workload":
@@ -131,4 +132,4 @@ def _load_graph(text: str) -> Target:
         raise InputError(f"cannot read {text!r}: {reason_of(error)}") from error
     except GraphError as error:
         raise InputError(f"{text}: {error}") from error
-    return Target(graph.name, graph)
+    return Target(graph.name, graph, file=file)

@@ -10,7 +10,7 @@ from pathlib import Path
 from superopt.errors import InputError, reason_of
 from superopt.files import replacing
 
-__all__ = ["check_folder", "check_place", "write_bytes", "write_text"]
+__all__ = ["check_folder", "check_place", "check_source", "write_bytes", "write_text"]
 
 
 def check_place(text: str) -> Path:
@@ -30,6 +30,15 @@ def check_place(text: str) -> Path:
     return path
 
 
+def check_source(path: Path | None, *sources: Path | None) -> None:
+    """Raise InputError where a file to write is one that it is made from."""
+    if path is None or not os.path.exists(path):
+        return
+    for source in sources:
+        if source is not None and os.path.exists(source) and path.samefile(source):
+            raise InputError(f"{str(path)!r} is what it is made from; name another file to write to")
+
+
 def check_folder(option: str, folder: Path) -> None:
     """Raise InputError where a folder to write in, which may still be made, is a file."""
     if os.path.exists(folder) and not os.path.isdir(folder):
@@ -44,8 +53,7 @@ def write_text(path: Path, text: str, source: Path | None = None) -> None:
 def write_bytes(path: Path, content: bytes, source: Path | None = None) -> None:
     """Write bytes in place of what was at the path, or raise InputError."""
     try:
-        if source is not None and os.path.exists(path) and path.samefile(source):
-            raise InputError(f"{str(path)!r} is what it is made from; name another file to write to")
+        check_source(path, source)
         with replacing(path) as file:
             file.write(content)
     except (OSError, ValueError) as error:

@@ -70,6 +70,7 @@ def test_export(saved: Path, tmp_path: Path, capsys) -> None:
         (["report", "{saved}", "--html", LONG], "File name too long"),
         (["export", "{saved}", "-o", "."], "cannot write '.': it is a folder"),
         (["export", "{saved}", "-o", ".", "--weights", "{saved}"], "cannot write '.': it is a folder"),
+        (["export", "{saved}", "-o", "a.safetensors", "--weights", "b"], "name a .py file"),
         (["export", "{saved}", "-o", LONG], "File name too long"),
         (["tune", "."], "Is a directory"),
         (["tune", ""], "Is a directory"),
@@ -86,6 +87,40 @@ def test_refused(saved: Path, arguments: list[str], said: str, capsys) -> None:
     assert captured.err.count("\n") == 1
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.glob(".*")] == []
+
+
+PROGRAM = "import torch\n\n\ndef double(x):\n    return x * 2\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["optimize", "{own}:double", "--inputs", "f32[4]", "--plan", "-o", "{own}"],
+        ["optimize", "{own}:double", "--inputs", "f32[4]", "--plan", "-o", "{link}"],
+        ["tune", "{saved}", "--function", "{own}:double", "-o", "{own}"],
+        ["tune", "{saved}", "-o", "{saved}"],
+        ["shard", "{own}:double", "--inputs", "f32[4]", "--mesh", "x=2", "-o", "{own}"],
+        ["shard", "{own}:double", "--inputs", "f32[4]", "--mesh", "x=2", "--html", "{own}"],
+        ["bench", "run", "{own}", "--json", "{own}"],
+        ["export", "{saved}", "-o", "{own}", "--weights", "{own}"],
+        ["export", "{saved}", "-o", "model.py", "--weights", "model.safetensors"],
+    ],
+    ids=lambda arguments: f"{arguments[0]} {arguments[-2]}",
+)
+def test_what_a_user_wrote_is_never_written_over(
+    saved: Path, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own, link, weights = tmp_path / "own.py", tmp_path / "link.py", tmp_path / "model.safetensors"
+    own.write_text(PROGRAM)
+    link.symlink_to(own)
+    weights.write_bytes(b"weights")
+    before = saved.read_bytes()
+    assert main([one.format(saved=saved, own=own, link=link) for one in arguments]) == 2
+    said = capsys.readouterr().err
+    assert "is what it is made from; name another file to write to" in said
+    assert said.count("\n") == 1
+    assert (own.read_text(), weights.read_bytes(), saved.read_bytes()) == (PROGRAM, b"weights", before)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")

@@ -14,7 +14,7 @@ from superopt.cli import options
 from superopt.cli.inputs import parse_inputs
 from superopt.cli.screen import Block, Table, Text, print_blocks
 from superopt.cli.userfile import run_file
-from superopt.cli.writing import check_place
+from superopt.cli.writing import check_place, check_source
 from superopt.errors import InputError, SuperoptError, reason_of
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
     out = check_place(arguments.json) if arguments.json else None
     minutes = float("inf") if arguments.minutes is None else arguments.minutes
     is_file = Path(arguments.suite).suffix == ".py"
+    check_source(out, Path(arguments.suite) if is_file else None)
     own = is_file or arguments.suite == _FLOORS
     launches = arguments.repeat or (_FUNCTIONS_REPEAT if is_file else 1)
     plan = Launches(launches, time.monotonic() + 60 * minutes, out, arguments.resume)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from superopt.cli import options
-from superopt.cli.writing import check_place, write_bytes, write_text
+from superopt.cli.writing import check_place, check_source, write_bytes, write_text
 from superopt.errors import InputError
 
 __all__ = ["add_command"]
@@ -56,24 +56,31 @@ def _run(arguments: argparse.Namespace) -> int:
     from superopt.result import read_result
 
     source = Path(arguments.result)
+    weights = Path(arguments.weights) if arguments.weights is not None else None
     out = check_place(arguments.out) if arguments.out is not None else None
+    beside = _beside(out) if weights is not None else None
+    for place in (out, beside):
+        check_source(place, source, weights)
     result = read_result(source)
     chosen = {"region": arguments.region, "candidate": arguments.candidate}
     text = export_module(result, **chosen)
-    if arguments.weights is not None:
-        if out is None:
-            raise InputError(
-                "--weights needs --out: what is made of the weights is written beside the module"
-            )
-        beside = out.with_suffix(".safetensors")
-        write_bytes(
-            beside, prepared_tensors(result, Path(arguments.weights), **chosen), Path(arguments.weights)
-        )
+    if weights is not None and beside is not None:
+        write_bytes(beside, prepared_tensors(result, weights, **chosen))
     if out is None:
         sys.stdout.write(text)
     else:
-        write_text(out, text, source)
+        write_text(out, text)
         print(arguments.out)
-        if arguments.weights is not None:
-            print(out.with_suffix(".safetensors"))
+        if beside is not None:
+            print(beside)
     return 0
+
+
+def _beside(out: Path | None) -> Path:
+    """Return the file for what is made of weights, or raise InputError where it has no place of its own."""
+    if out is None:
+        raise InputError("--weights needs --out: what is made of the weights is written beside the module")
+    beside = out.with_suffix(".safetensors")
+    if beside == out:
+        raise InputError(f"--out {str(out)!r} is where what is made of the weights goes; name a .py file")
+    return beside

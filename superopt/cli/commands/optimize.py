@@ -11,7 +11,7 @@ from superopt.cli.scratch import own_scratch
 from superopt.cli.screen import print_blocks, print_json
 from superopt.cli.target import Target, add_inputs, load_target
 from superopt.cli.userfile import to_stderr
-from superopt.cli.writing import check_place
+from superopt.cli.writing import check_place, check_source
 from superopt.errors import InputError
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def add_command(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     out = check_place(arguments.out) if arguments.out else None
     target = load_target(arguments.target)
+    check_source(out, target.file)
     if not callable(target.program):
         raise InputError(f"{arguments.target} is a graph; optimize takes a function, to race against it")
     inputs = target.inputs(arguments)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from superopt.cli.screen import Block, Code, Table, Text, print_blocks, print_json
 from superopt.cli.target import add_inputs, load_target
 from superopt.cli.userfile import to_stderr
-from superopt.cli.writing import check_place, write_text
+from superopt.cli.writing import check_place, check_source, write_text
 from superopt.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def _run(arguments: argparse.Namespace) -> int:
     place = check_place(arguments.out) if arguments.out is not None else None
     page = check_place(arguments.html) if arguments.html is not None else None
     target = load_target(arguments.target)
+    check_source(place, target.file)
+    check_source(page, target.file)
     inputs = target.inputs(arguments)
     from superopt.shard import shard_program
 

@@ -13,7 +13,7 @@ from superopt.cli.pending import run_pending
 from superopt.cli.scratch import own_scratch
 from superopt.cli.target import load_target
 from superopt.cli.userfile import to_stderr
-from superopt.cli.writing import check_place
+from superopt.cli.writing import check_place, check_source
 from superopt.errors import InputError
 
 __all__ = ["add_command"]
@@ -71,7 +71,8 @@ def _run(arguments: argparse.Namespace) -> int:
     plan = Path(arguments.plan)
     beside = plan.parent / f"{plan.stem}.tuned{plan.suffix or '.json'}"
     out = check_place(arguments.out or str(beside)) if os.path.exists(plan) else beside
-    function = _function(arguments.function)
+    check_source(out, plan)
+    function = _function(arguments.function, out)
     from superopt.optimizer import tune
 
     quiet = arguments.json or arguments.quiet
@@ -92,10 +93,11 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0 if best.winner == "superopt" else 1
 
 
-def _function(text: str | None) -> Callable[..., Any] | None:
+def _function(text: str | None, out: Path) -> Callable[..., Any] | None:
     if text is None:
         return None
     target = load_target(text)
+    check_source(out, target.file)
     if not callable(target.program):
         raise InputError(f"--function {text} is a graph; give file.py:function")
     return target.program
