@@ -19,7 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["Children", "Finished", "LateError", "LostError", "Server", "exit_text", "start_no_more"]
+__all__ = [
+    "LONGEST_S",
+    "Children",
+    "Finished",
+    "LateError",
+    "LostError",
+    "Server",
+    "exit_text",
+    "start_no_more",
+]
+
+LONGEST_S = 1e6
+"""The longest time to wait, in seconds: the system takes none that has no end."""
 
 _NICEST = 19
 _ending = threading.Event()
@@ -81,7 +93,7 @@ class Children:
         pipe = subprocess.PIPE
         process = self.start(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
         try:
-            output, errors = process.communicate(text.encode(), timeout=limit_seconds)
+            output, errors = process.communicate(text.encode(), timeout=min(limit_seconds, LONGEST_S))
         except subprocess.TimeoutExpired:
             raise LateError(f"not done within {limit_seconds:g} s") from None
         finally:
@@ -193,7 +205,7 @@ class Server:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise LateError(f"not done within {limit_seconds:g} s")
-                ready = {key.fileobj for key, _ in waiting.select(left)}
+                ready = {key.fileobj for key, _ in waiting.select(min(left, LONGEST_S))}
                 try:
                     if process.stdin in ready:
                         request = request[os.write(process.stdin.fileno(), request) :]

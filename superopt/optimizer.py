@@ -352,12 +352,6 @@ def tune(
         result = read_result(path)
     if not result.target.available:
         raise InputError(f"{path}: it was made for {result.target.name}, which is not on this machine")
-    function = function or _workload(result)
-    if function is None:
-        tell("the original is not known: racing against a stand-in, the program as it was traced")
-    with clock.phase("verify"):
-        traced = traced_again(result, function, place)
-        regions = proven_regions(result, place, most=_TUNED[preset])
     options = OptimizeOptions(
         target=result.target.name,
         seed=result.seed,
@@ -366,6 +360,13 @@ def tune(
         torch_compile=torch_compile,
         cache=cache,
     )
+    options.check()
+    function = function or _workload(result)
+    if function is None:
+        tell("the original is not known: racing against a stand-in, the program as it was traced")
+    with clock.phase("verify"):
+        traced = traced_again(result, function, place)
+        regions = proven_regions(result, place, most=_TUNED[preset])
     return race(
         function,
         traced,

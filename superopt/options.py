@@ -40,7 +40,7 @@ class OptimizeOptions:
     measure: bool = True  # without it, a plan with predicted times is made, as for a device not here
     retune: bool = False  # race configurations anew where sizes come that none were raced for
     guarded: bool = True  # each kernel runs first in a process of its own, which may crash or hang
-    limit_seconds: float = 60.0  # seconds to compile a muGraph and to run it for the first time
+    limit_seconds: float = 60.0  # seconds to compile a muGraph and to run it first; infinite: no limit
     cache: bool = True  # use and keep what earlier runs found best
     recall: bool = False  # give back what an identical earlier call measured, and race nothing
     # What may be made of weights ahead of the calls: nothing ("live"), small tensors, or ("frozen") any.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.candidate import all_summed
-from superopt.codegen.children import Children
+from superopt.codegen.children import LONGEST_S, Children
 from superopt.ir import MuGraph
 from superopt.targets import Target, pick_target
 from superopt.trace.run import TORCH_DTYPES
@@ -107,7 +107,7 @@ class Ahead:
     def handed_on(self, seconds: float) -> list[RegionCandidates]:
         """Give away what was scheduled, compiled if that ends within so many seconds."""
         if self.parts:
-            wait(self.compiling, max(seconds, 0.0))
+            wait(self.compiling, min(max(seconds, 0.0), LONGEST_S))
         parts, self.parts = self.parts, []
         return parts
 

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any, Literal, Self, cast
 
-from superopt.codegen.children import Children, LateError, LostError
+from superopt.codegen.children import LONGEST_S, Children, LateError, LostError
 from superopt.ir import MuGraph
 from superopt.tune.errors import KernelFaultError
 from superopt.tune.pool import Worker
@@ -70,7 +70,7 @@ class FirstRuns:
             return self._idle.get(timeout=patience) if patience else self._idle.get_nowait()
         with contextlib.suppress(IndexError):
             return self._fresh.pop()
-        return self._idle.get(timeout=max(limit_seconds - patience, 0.0))
+        return self._idle.get(timeout=min(max(limit_seconds - patience, 0.0), LONGEST_S))
 
     def check(
         self, mugraph: MuGraph, configs: tuple[Any, ...], *, limit_seconds: float | None = None

@@ -1,5 +1,6 @@
 """optimize(): what comes back is right, whichever program won, and says what was tried."""
 
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -10,6 +11,7 @@ import torch
 
 import superopt
 import superopt.driver
+import superopt.optimizer
 from superopt import InputError, Optimized, OptimizeOptions, SearchOptions
 from superopt.cache import Cache, Record, key_of
 from superopt.candidates import plan_cache
@@ -208,6 +210,9 @@ def test_what_was_best_before_needs_no_search(
     [
         (OptimizeOptions(target="tpu"), "device 'tpu' is not known"),  # type: ignore[arg-type]
         (OptimizeOptions(seconds=0), "seconds is 0"),
+        (OptimizeOptions(seconds=math.nan), "seconds is nan"),
+        (OptimizeOptions(limit_seconds=-1.0), "limit_seconds is -1.0; give a time above 0"),
+        (OptimizeOptions(limit_seconds=math.nan), "limit_seconds is nan"),
         (OptimizeOptions(graphs=0), "graphs is 0"),
         (OptimizeOptions(preset="slow"), "preset is 'slow'; choose quick or full"),  # type: ignore[arg-type]
     ],
@@ -215,6 +220,26 @@ def test_what_was_best_before_needs_no_search(
 def test_wrong_options(options: OptimizeOptions, message: str) -> None:
     with pytest.raises(InputError, match=message):
         superopt.optimize(norm_linear, options=options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"seconds": math.nan}, "seconds is nan"), ({"preset": "slow"}, "choose quick or full")],
+)
+def test_wrong_options_of_a_tuning(best: Optimized, tmp_path: Path, settings, message: str) -> None:
+    best.save(tmp_path / "best.json")
+    with pytest.raises(InputError, match=message):
+        superopt.optimizer.tune(tmp_path / "best.json", norm_linear, **settings)
+
+
+@pytest.mark.slow
+def test_times_without_end() -> None:
+    """Before: OverflowError, once a compiler was to be waited for."""
+    inputs = _inputs((5, 64), (64,), (64, 96))
+    endless = replace(QUICK, seconds=math.inf, limit_seconds=math.inf, guarded=True, graphs=1)
+    best = superopt.optimize(norm_linear, *inputs, options=endless)
+    assert best.regions[0].chosen is not None
+    torch.testing.assert_close(best(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
 
 
 def test_a_function_that_fails_on_data_is_refused(quick) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import pytest
 
 from superopt.codegen.children import Children, LateError, LostError, Server, exit_text
 from superopt.errors import InputError
+from superopt.tune.first_runs import FirstRuns
 from superopt.tune.pool import Outcome, Worker, compile_all
 
 
@@ -159,6 +161,22 @@ def test_a_fault_of_ours_is_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         compile_all([Broken()], workers=1, limit_seconds=1.0)
+
+
+@pytest.mark.parametrize("endless", [float("inf"), 1e300, 1e10])
+def test_a_limit_without_end_is_no_limit(endless: float) -> None:
+    """Before: OverflowError."""
+    [found] = compile_all([CommandJob("good", GOOD, {"n": 5})], workers=1, limit_seconds=endless)
+    assert found.made == {"got": 5}
+    with Children() as children:
+        server = Server(script(SERVER), children)
+        assert server.ask({"do": "work"}, limit_seconds=endless)["size"] == 0
+        server.close()
+    with FirstRuns(1, "cpu", endless) as first_runs:
+        first_runs._idle.put(first_runs._fresh.pop())
+        busy = first_runs._worker(endless)
+        threading.Timer(0.1, lambda: first_runs._idle.put(busy)).start()
+        assert first_runs._worker(endless) is busy
 
 
 def test_a_server_answers_many_and_is_replaced_when_it_fails() -> None:
