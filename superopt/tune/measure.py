@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import floor, inf, log, sqrt
+from math import exp, floor, inf, log, sqrt
 from typing import TYPE_CHECKING, Any, Literal
 
 from superopt.errors import InputError
@@ -37,7 +37,9 @@ _LEAST_ROUNDS = 5
 _MOST_ROUNDS = 400
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _FEWEST = 5  # rounds whose ratios tell anything
-_APART = 10.0  # standard errors of a mean: by chance, of so few rounds, as rare as _SURE
+# Standard errors by which a mean is off by chance, at most as often as _SURE: from 7 rounds on, and of fewer.
+_APART, _FEW_APART = 10.0, {5: 17.5, 6: 12.3}
+_LARGEST_LOG = 700.0  # of a number that a float can hold
 _ENOUGH = 16  # rounds from which on an interval is sure
 _EARLY = 0.2  # the share of a race's time after which it may be decided
 _UNSTEADY = 2.0  # on a busy machine, slow calls take this many times as long as fast ones
@@ -242,18 +244,20 @@ def _head_to_head(first: str, second: str, taken: Mapping[str, Times]) -> HeadTo
         first, second, ratios = second, first, [1 / one for one in reversed(ratios)]
     count, ratio = len(ratios), statistics.median(ratios)
     won = sum(one > 1 for one in ratios)
-    sure = won - count / 2 >= _SURE * sqrt(count) / 2 or _apart(ratios)
-    # So many of the ratios lie, by chance alone, on one side of their true median.
-    least = max(0, floor(count / 2 - _SURE * sqrt(count) / 2))
+    low, high = _mean_between(ratios) if count >= _FEWEST else (0.0, inf)
+    sure = won - count / 2 >= _SURE * sqrt(count) / 2 or low > 1
+    if not _FEWEST <= count < _ENOUGH:
+        # So many of the ratios lie, by chance alone, on one side of their true median.
+        least = max(0, floor(count / 2 - _SURE * sqrt(count) / 2))
+        low, high = ratios[least], ratios[count - 1 - least]
     measured = {name: one.summary() for name, one in taken.items()}
-    interval = ratios[least], ratios[count - 1 - least]
+    interval = min(low, ratio), max(high, ratio)
     return HeadToHead(first, second, ratio, won / count, sure, measured, interval)
 
 
-def _apart(ratios: Sequence[float]) -> bool:
-    """Whether the mean of ratios is surely not 1: a few rounds of long calls that hardly differ tell that."""
-    if len(ratios) < _FEWEST:
-        return False
+def _mean_between(ratios: Sequence[float]) -> tuple[float, float]:
+    """Return between which numbers the mean of ratios surely lies: a few rounds of long calls tell that."""
     logs = [log(one) for one in ratios]
-    error = statistics.stdev(logs) / sqrt(len(logs))
-    return abs(statistics.fmean(logs)) > _APART * error
+    mean, error = statistics.fmean(logs), statistics.stdev(logs) / sqrt(len(logs))
+    off = _FEW_APART.get(len(logs), _APART) * error
+    return exp(mean - off), exp(min(mean + off, _LARGEST_LOG))

@@ -1,7 +1,9 @@
 """Measurement and racing, on functions whose times are known."""
 
+import math
 import pkgutil
 import random
+import statistics
 import subprocess
 import sys
 import time
@@ -153,6 +155,25 @@ def test_a_race_ends_once_its_level_is_decided(rounds: int) -> None:
         assert found.is_apart("a", 1.05) == found.is_apart("b", 1 / 1.05)
     assert wrong == 0
     assert early >= 60 or rounds < 16  # fewer rounds decide nothing
+
+
+@pytest.mark.parametrize(
+    ("rounds", "apart", "sure"), [(5, 15, False), (5, 20, True), (6, 12, False), (6, 14, True), (7, 11, True)]
+)
+def test_few_rounds_are_as_sure_as_many(rounds: int, apart: float, sure: bool) -> None:
+    """Before: of 5 rounds whose ratios have equal means, one in 3,600 decided, and not one in 30,000."""
+    middle = [at - (rounds - 1) / 2 for at in range(rounds)]
+    error = statistics.stdev(middle) / math.sqrt(rounds)
+    slow = [100.0 * math.exp(0.1 * (1 + one / (apart * error))) for one in middle]
+
+    def times(contenders: Mapping[str, object], *arguments: object, seconds: float) -> dict[str, Times]:
+        return {"a": Times([100.0] * rounds), "b": Times(slow)}
+
+    found = confirm({"a": len, "b": len}, "a", "b", [((),)], seconds=1.0, times=times)
+    assert found.winner == "a"
+    assert found.sure == sure
+    assert (found.interval[0] > 1) == sure
+    assert found.interval[0] < found.speedup < found.interval[1]
 
 
 @pytest.mark.slow
