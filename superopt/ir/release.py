@@ -5,30 +5,39 @@ z = sum[n](e)                       z = sum[n](e)
 o = div(e, z)                       o = div(e, z)
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 from superopt.errors import GraphError
 from superopt.ir.check import check_graph
-from superopt.ir.graph import Graph, Step, live_graph, value_axes
+from superopt.ir.graph import REDUCTIONS, Graph, Step, live_graph, made_from, value_axes
+from superopt.ir.masks import selects
 from superopt.ir.shift import Shift, free_shifts
 
 __all__ = ["release_shifts"]
 
+Signs = Callable[[Graph], Sequence[bool]]
+"""Says for each value of a graph whether it is surely not negative."""
 
-def release_shifts(graph: Graph) -> Graph:
+_OF_POSITIVES = frozenset({"sqrt", "rsqrt", "log", "log2", "log1p", "pow"})
+_HIDING = frozenset({"where", "guard", "select", "window"})  # they may read none of the numbers of an operand
+
+
+def release_shifts(graph: Graph, nonnegative: Signs | None = None) -> Graph:
     """Return the graph without shifts that its author chose where any would do: exp(x - m) is exp(x).
 
-    The search then sees the freedom, and `stabilize` chooses again.
+    The search then sees the freedom, and `stabilize` chooses again. For a proof, `nonnegative` is given: then
+    a shift stays that may be no number where the rest is one, as the logarithm of a negative number is none.
     """
     while True:
-        released = _release(graph)
+        released = _release(graph, nonnegative)
         if released is None:
             return graph
         graph = released
 
 
-def _release(graph: Graph) -> Graph | None:
+def _release(graph: Graph, nonnegative: Signs | None) -> Graph | None:
     """Return the graph with the shifts of one group of exponentials taken away, or None."""
     axes = value_axes(graph)
     for shift in free_shifts(graph):
@@ -37,6 +46,8 @@ def _release(graph: Graph) -> Graph | None:
         amount = next(iter(amounts))
         if amount is None or len(amounts) > 1 or shift.units or axes[amount] & shift.reduced:
             continue
+        if nonnegative is not None and not _is_number(graph, shift, amount, nonnegative(graph)):
+            continue
         # The maximum that `stabilize` chooses has the axes of all that the exponentials are taken of.
         own = [axes[pair[0]] for pair in taken if pair and pair[0] is not None]
         if all(frozenset[str]().union(*own) - shift.reduced <= axes[exp] for exp in shift.exps):
@@ -44,6 +55,42 @@ def _release(graph: Graph) -> Graph | None:
             if released is not None:
                 return released
     return None
+
+
+def _is_number(graph: Graph, shift: Shift, amount: int, nonnegative: Sequence[bool]) -> bool:
+    """Whether a shift is a number wherever what is left without it is one, but for accidents such as 0 / 0.
+
+    So are the maxima of what the exponentials are taken of, unless a mask hides some of the exponentials.
+    """
+    pairs = [_difference(graph, exp) for exp in shift.exps]
+    taken = {pair[0] for pair in pairs if pair and pair[0] is not None}
+    steps = _steps_to(graph, amount, () if _are_hidden(graph, shift) else taken)
+    if any(step.op in REDUCTIONS and not shift.reduced.issuperset(step.axes) for step in steps):
+        steps = _steps_to(graph, amount, ())
+    return not any(
+        step.op == "infinity" or (step.op in _OF_POSITIVES and not nonnegative[step.inputs[0]])
+        for step in steps
+    )
+
+
+def _are_hidden(graph: Graph, shift: Shift) -> bool:
+    """Whether what reads some exponentials may leave out numbers of them."""
+    readers = [step for step in graph.steps if set(shift.exps) & {*step.inputs}]
+    return any(step.op in _HIDING or selects(graph, step) for step in readers)
+
+
+def _steps_to(graph: Graph, value: int, known: Iterable[int]) -> list[Step]:
+    """Return the steps that make a value, but for known ones, and minus infinity, the least number of all."""
+    known = {*known}
+
+    def operands(one: int) -> tuple[int, ...]:
+        step = None if one in known else graph.step_of(one)
+        if step is None or (step.op == "neg" and graph.step_of(step.inputs[0]) == Step("infinity")):
+            return ()
+        return step.inputs
+
+    made = [graph.step_of(one) for one in made_from([value], operands) if one not in known]
+    return [step for step in made if step is not None]
 
 
 def _checked(graph: Graph) -> Graph | None:

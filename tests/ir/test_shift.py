@@ -15,6 +15,7 @@ from superopt.ir import (
 )
 from superopt.trace import trace
 from superopt.trace.run import run_graph
+from superopt.verify.evaluation.orders import nonnegative_values
 from superopt.verify.graphs.equality import equal_graphs
 
 
@@ -326,3 +327,64 @@ def test_rows_of_the_least_number_are_taken_less_it(dtype) -> None:
     rows = torch.full((6, 6), lowest, dtype=dtype)
     for one in run_graph(stabilize(graph), {"x": rows, "v": torch.zeros(6, 4, dtype=dtype)}, dtype).values():
         torch.testing.assert_close(one, torch.full_like(rows, 1 / 6))
+
+
+def less(shift):
+    """Return a softmax of x less a shift that is made of x and y."""
+
+    def function(x, y):
+        e = torch.exp(x - shift(x, y))
+        return e / e.sum(-1, keepdim=True)
+
+    return function
+
+
+def of_roots(x, y):
+    return less(lambda s, y: s.amax(-1, keepdim=True))(x.sqrt(), y)
+
+
+def of_roots_that_are_hidden(x, y):
+    s = x.sqrt()
+    e = torch.exp(s - s.amax(-1, keepdim=True)) * (x > 0)
+    return e / e.sum(-1, keepdim=True)
+
+
+def of_masked_scores(x, y):
+    s = x.masked_fill(torch.ones(x.shape, dtype=torch.bool).triu(1), float("-inf"))
+    return less(lambda s, y: s.amax(-1, keepdim=True))(s, y)
+
+
+def of_roots_less_one_for_all_rows(x, y):
+    return less(lambda s, y: s.amax())(x.sqrt(), y)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        less(lambda x, y: x.amax(-1, keepdim=True)),
+        less(lambda x, y: (y * y + 1).sqrt() / y),
+        less(lambda x, y: y.abs().log()),
+        of_roots,
+        of_masked_scores,
+    ],
+)
+def test_a_shift_that_is_a_number_wherever_the_rest_is_one_is_released_for_a_proof(function) -> None:
+    graph = graph_with(function, (4, 4), (4, 1))
+    assert release_shifts(graph, nonnegative_values) == release_shifts(graph) != graph
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        less(lambda x, y: y.log()),
+        less(lambda x, y: (y - 3).sqrt().sin()),
+        less(lambda x, y: torch.where(y > 3, float("inf"), y)),
+        of_roots_that_are_hidden,
+        of_roots_less_one_for_all_rows,
+    ],
+)
+def test_a_shift_that_may_be_no_number_is_not_released_for_a_proof(function) -> None:
+    """Before: what such a shift makes NaN of was proven equal to what is a number."""
+    graph = graph_with(function, (4, 4), (4, 1))
+    assert release_shifts(graph, nonnegative_values) is graph
+    assert release_shifts(graph) != graph
