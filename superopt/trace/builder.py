@@ -63,7 +63,7 @@ class Reading:
     """A tensor read at known places along its dimensions: one after the other, or as it is where None."""
 
     source: Sym
-    places: tuple[tuple[int, ...] | None, ...]
+    places: tuple[Sequence[int] | None, ...]  # ranges where they rise evenly
 
 
 class Builder:
@@ -115,6 +115,9 @@ class Builder:
 
     def table(self, dim: Dim, numbers: Sequence[Fraction | int | float]) -> int:
         """Return the value that is one of these numbers at each index of a dimension: lines, end to end."""
+        if isinstance(numbers, range) and len(numbers) > 1:
+            rise = self.apply("mul", self.index(dim), self.const(numbers.step))
+            return self.apply("add", rise, self.const(numbers.start))
         exact = [Fraction(number) for number in numbers]
         index = self.index(dim)
         found: int | None = None

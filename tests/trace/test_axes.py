@@ -10,6 +10,7 @@ from torch import Tensor
 
 from superopt.trace import Traced, trace
 from superopt.trace.axes import Axes
+from superopt.trace.lowering import readings
 
 SQUARE: dict[str, Callable[..., Any]] = {
     "x + x.T": lambda x: x + x.T,
@@ -147,3 +148,24 @@ def test_odd_sizes(size: int) -> None:
     agree(trace(function, x, w), function(x, w), x, w)
     x, w = torch.randn(size, 4, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
     agree(trace(lambda x, w: (x @ w).exp() * 2, x, w), (x @ w).exp() * 2, x, w)
+
+
+def sliced_again_and_again(x: Tensor) -> tuple[Tensor, ...]:
+    return x[3:-5:7], x.flip(0)[2::3], x[1:-2][::5].flip(0)[1:], x[5:-6][::11] + x[5:6], x[4:6]
+
+
+def test_slices_of_slices() -> None:
+    x = torch.randn(97)
+    torch.testing.assert_close(trace(sliced_again_and_again, x).run(x), sliced_again_and_again(x))
+
+
+def test_places_that_rise_evenly_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: each place of a slice took time."""
+
+    def one_by_one(*given: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(readings, "_line_from", one_by_one)
+    x = torch.empty(2**20 - 3, device="meta")
+    assert trace(sliced_again_and_again, x).program.regions
+    assert trace(lambda x: torch.arange(2**20).flip(0) * x[0], x).program.regions

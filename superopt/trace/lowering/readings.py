@@ -46,8 +46,32 @@ def read_dim(b: Builder, x: Sym, at: int, places: Sequence[int]) -> Sym:
     found = _reading_of(b, x)
     before = found.places[at]
     if before is not None:
-        places = [place if place == _OUTSIDE else before[place] for place in places]
-    return _made(b, replace(found, places=(*found.places[:at], tuple(places), *found.places[at + 1 :])))
+        places = _composed(before, places)
+    return _made(b, _with_places(found, at, places))
+
+
+def _with_places(reading: Reading, at: int, places: Sequence[int]) -> Reading:
+    """Return a reading with other places along a dimension."""
+    return replace(reading, places=(*reading.places[:at], _regular(places), *reading.places[at + 1 :]))
+
+
+def _composed(before: Sequence[int], places: Sequence[int]) -> Sequence[int]:
+    """Return the places that are read of the first tensor, where a reading of it is read at places."""
+    if isinstance(before, range) and isinstance(places, range):
+        first, step = before[places[0]] if places else 0, before.step * places.step
+        return range(first, first + step * len(places), step)
+    return [place if place == _OUTSIDE else before[place] for place in places]
+
+
+def _regular(places: Sequence[int]) -> Sequence[int]:
+    """Return places that rise evenly as a range: an axis of any length is read as fast."""
+    if isinstance(places, range) or not places:
+        return places or range(0)
+    first, last = places[0], places[-1]
+    step = places[1] - first if len(places) > 1 else 1
+    if step and first >= 0 <= last and list(places) == [*range(first, first + step * len(places), step)]:
+        return range(first, first + step * len(places), step)
+    return tuple(places)
 
 
 def joined(b: Builder, parts: Sequence[Sym], at: int) -> Sym | None:
@@ -69,7 +93,7 @@ def joined(b: Builder, parts: Sequence[Sym], at: int) -> Sym | None:
         if one.source != first.source or beside != first.places:
             return None
         places += range(size) if one.places[at] is None else one.places[at] or ()
-    return _made(b, replace(first, places=(*first.places[:at], tuple(places), *first.places[at + 1 :])))
+    return _made(b, _with_places(first, at, places))
 
 
 def side_by_side(b: Builder, parts: Sequence[Sym], at: int) -> Sym:
@@ -106,7 +130,7 @@ def _reading_of(b: Builder, x: Sym) -> Reading:
 def _made(b: Builder, reading: Reading) -> Sym:
     found = b.settle(reading.source)
     for at, places in enumerate(reading.places):
-        if places is not None and places != tuple(range(b.shape(found)[at])):
+        if places is not None and places != range(b.shape(found)[at]):
             found = _along(b, found, at, places)
     if found is not reading.source and b.constant(found.value) is None:
         b.readings[found.value] = found, reading
@@ -165,6 +189,8 @@ def _from(b: Builder, made: Dim, begin: int, before_end: int) -> Sym:
 
 def _lines(places: Sequence[int], size: int) -> list[_Line]:
     """Return places as straight lines, which are outside the dimension where nothing is read."""
+    if isinstance(places, range):
+        return [_Line(0, places.step if len(places) > 1 else 0, places.start)]
     found: list[_Line] = []
     at = 0
     while at < len(places):
