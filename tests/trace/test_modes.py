@@ -1,4 +1,4 @@
-"""Where a function is called: in modes of autograd, and on devices.
+"""Where a function is called: in modes of autograd, within transforms, and on devices.
 
 Inference mode is traced as no_grad; functions that take gradients have them on. A function is told the device
 of its inputs, though it is traced on tensors without data.
@@ -220,3 +220,27 @@ def test_a_program_for_a_device_that_is_not_here() -> None:
 @pytest.mark.parametrize(("by", "equal"), [(2, True), (3, False)])
 def test_a_proof_is_of_the_branch_of_the_device(by: int, equal: bool) -> None:
     assert superopt.equivalent(by_type, lambda x: x * by, torch.randn(4, 8)).equal == equal
+
+
+def norms(x: Tensor, w: Tensor) -> Tensor:
+    return torch.vmap(lambda row: F.rms_norm(row, (8,), w))(x)
+
+
+def attentions(x: Tensor, w: Tensor) -> Tensor:
+    return torch.vmap(lambda k: F.scaled_dot_product_attention(x, k, k + w, is_causal=True))(
+        x.sin()[None] * 2
+    )
+
+
+def masked_attentions(x: Tensor, w: Tensor) -> Tensor:
+    mask = (x @ x.t() > 0) | torch.eye(6, dtype=torch.bool)
+    return torch.vmap(F.scaled_dot_product_attention, in_dims=(0, None, None, 0))(
+        x[:, None], x, x * w, mask[:, None]
+    )
+
+
+@pytest.mark.parametrize("function", [norms, attentions, masked_attentions])
+def test_a_function_that_is_kept_whole_within_vmap(function: Callable[..., Tensor]) -> None:
+    """Before: none of them could be traced."""
+    x, w = torch.randn(6, 8), torch.randn(8)
+    torch.testing.assert_close(trace(function, x, w).run(x, w, dtype=torch.float32), function(x, w))

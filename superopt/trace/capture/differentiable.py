@@ -1,6 +1,7 @@
-"""Differentiable: the functions that a trace keeps whole, written out where gradients are taken through them.
+"""Differentiable: the functions that a trace keeps whole, written out where something looks into them.
 
-Autograd knows nothing of a function that is kept whole, and would leave its gradients out.
+Autograd knows nothing of a function that is kept whole, and would leave its gradients out. A transform such
+as `torch.vmap` has tensors of its own, of which the tape knows nothing.
 """
 
 from collections.abc import Callable, Sequence

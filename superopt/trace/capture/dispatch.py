@@ -285,11 +285,11 @@ class _Functions(TorchFunctionMode):
             func, args, kwargs = _tensor_of_numbers(*args, **kwargs)
         try:
             target = name.partition(".")[0]
-            if target == "pad" and _is_circular(*args, **kwargs) and not _takes_gradients((args, kwargs)):
+            if target == "pad" and _is_circular(*args, **kwargs) and not _is_looked_into((args, kwargs)):
                 return self._whole(target, func, args, kwargs)
             if target not in _WHOLE:
                 return func(*args, **kwargs)
-            if not _takes_gradients((args, kwargs)):
+            if not _is_looked_into((args, kwargs)):
                 return self._whole(target, func, args, kwargs)
             made = WRITTEN_OUT[target](*args, **kwargs)
             return func(*args, **kwargs) if made is NotImplemented else made
@@ -337,9 +337,11 @@ def _is_circular(x: Any, pad: Any, mode: str = "constant", value: Any = None) ->
     return mode == "circular"
 
 
-def _takes_gradients(tree: Any) -> bool:
-    """Return whether autograd records what is made of some tensors."""
-    tensors = (leaf for leaf in leaves(tree) if isinstance(leaf, Tensor))
+def _is_looked_into(tree: Any) -> bool:
+    """Return whether autograd, or a transform of torch.func, looks into what is made of some tensors."""
+    tensors = [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
+    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
+        return True
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
