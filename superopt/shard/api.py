@@ -88,6 +88,7 @@ class ShardResult:
     verdict: ShardVerdict
     traced: TracedModule | None  # where the program is a module
     moved: tuple[str, ...] = ()  # results that are not computed: inputs, and tensors that are results already
+    returned: tuple[object, ...] = ()  # what the function returns, in order: Refs stand for tensors
 
     @property
     def source(self) -> str:
@@ -99,7 +100,7 @@ class ShardResult:
                 "a written program returns what it computes, each tensor once;"
                 f" leave {self.moved[0]} out of the function's results"
             )
-        return write_module(self.plans)
+        return write_module(self.plans, returned=self.returned)
 
     @property
     def page(self) -> str:
@@ -138,34 +139,35 @@ def shard_program(
     """
     machine = parse_machine(machine) if isinstance(machine, str) else machine
     traced: TracedModule | None = None
-    moved: tuple[str, ...] = ()
+    moved, returned = tuple[str, ...](), tuple[object, ...]()
     if isinstance(function, Graph):
         program: Graph | Whole = function
     else:
-        program, traced, moved = _traced(function, inputs)
+        program, traced, moved, returned = _traced(function, inputs)
     fixed = parse_pins(pins, machine) if isinstance(pins, str) else pins
     plans = plan_shardings(program, machine, pins=fixed, memory=memory)
     # The proof is of the same tightened program that the module is written from.
     verdict = prove_sharded(tightened(plans.best.sharded), original=plans.graph, seed=seed)
-    return ShardResult(plans, verdict, traced, moved)
+    return ShardResult(plans, verdict, traced, moved, returned)
 
 
 def _traced(
     function: Callable[..., Any], inputs: tuple[Any, ...]
-) -> tuple[Whole, TracedModule | None, tuple[str, ...]]:
-    """Return a function as one graph, as a module if it is one, and which results it does not compute."""
+) -> tuple[Whole, TracedModule | None, tuple[str, ...], tuple[object, ...]]:
+    """Return a function as one graph, as a module if it is one, results that it does not compute, and all."""
     with watched(function) as shapes:
         traced = trace(function, *inputs)
     tensors = [leaf for leaf in leaves(inputs) if isinstance(leaf, Tensor)]
     given = {**dict(zip(traced.input_names, tensors, strict=True)), **traced.constants}
     whole = whole_of(traced, {name: tuple(tensor.shape) for name, tensor in given.items()})
-    results = [traced.names[leaf.index] for leaf in leaves(traced.result) if isinstance(leaf, Ref)]
+    returned = tuple(leaves(traced.result))
+    results = [traced.names[leaf.index] for leaf in returned if isinstance(leaf, Ref)]
     moved = tuple(name for at, name in enumerate(results) if name in given or name in results[:at])
     if not isinstance(function, nn.Module):
-        return whole, None, moved
+        return whole, None, moved, returned
     names = dict(zip(map(id, tensors), traced.input_names, strict=True))
     linears = linear_modules(function, shapes, traced.constants)
-    return whole, TracedModule(function, inputs, names, linears), moved
+    return whole, TracedModule(function, inputs, names, linears), moved, returned
 
 
 def parse_pins(text: str, machine: Machine) -> dict[str, Placement]:

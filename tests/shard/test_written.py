@@ -1,5 +1,6 @@
 """Written modules run on processes of gloo and give the results of the whole program."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,23 @@ def test_results_that_are_not_computed_are_not_left_out_without_a_word(
         assert "def program" in found.source
         return
     with pytest.raises(InputError, match=rf"each tensor once; leave {named} out of"):
+        _ = found.source
+
+
+def test_numbers_among_the_results_are_returned_in_their_places() -> None:
+    """Before: they were left out, and a caller took one result for another."""
+
+    def function(x: torch.Tensor, w: torch.Tensor, by: float, bias: None) -> Any:
+        return None, x @ w, {"by": by, "rows": x.shape[0], "least": -float("inf")}, (x @ w).relu()
+
+    found = shard_program(function, torch.randn(8, 16), torch.randn(16, 4), 2.5, None, machine=TWO)
+    assert re.search(r'return \(None, .+, 2\.5, 8, float\("-inf"\), .+,\)\n', found.source)
+    assert "-> tuple[Any, ...]:" in found.source
+
+
+def test_a_result_that_cannot_be_written_is_named() -> None:
+    found = shard_program(lambda x, w: (x @ w, x.dtype), torch.randn(8, 16), torch.randn(16, 4), machine=TWO)
+    with pytest.raises(InputError, match=r"cannot return torch\.float32; leave it out"):
         _ = found.source
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from math import isfinite, prod
 from typing import Literal
 
 from superopt.dtypes import DTYPES, EXACT, HALVES, INTEGERS
+from superopt.errors import InputError
 from superopt.export.expressions import Expression, Printer, equation
 from superopt.export.masked import SOURCE
 from superopt.export.names import Names
@@ -24,6 +26,7 @@ from superopt.shard.costs import Costs
 from superopt.shard.output import runtime
 from superopt.shard.search import Plan, Plans
 from superopt.shard.sharded import DEVICE, SUM, Instruction, Layout, Placement, Sharded, is_partial
+from superopt.trace.capture.tape import Ref
 
 __all__ = ["tightened", "write_module"]
 
@@ -57,10 +60,14 @@ def tightened(sharded: Sharded) -> Sharded:
     return replace(sharded, layout=replace(layout, splits=splits))
 
 
-def write_module(plans: Plans, plan: Plan | None = None) -> str:
-    """Return the text of a module with the program of a plan, the fastest unless another one is given."""
+def write_module(plans: Plans, plan: Plan | None = None, *, returned: Sequence[object] = ()) -> str:
+    """Return the text of a module with the program of a plan, the fastest unless another one is given.
+
+    Where its function returns more than tensors, `returned` has all of it in order, with Refs for tensors.
+    """
     sharded = tightened((plan or plans.best).sharded)
-    writer = _Writer(sharded, Costs(sharded.layout, plans.machine))
+    writer = _Writer(sharded, Costs(sharded.layout, plans.machine), returned)
+    kind = "Tensor" if all(isinstance(one, Ref) for one in returned) else "Any"
     layout = sharded.layout
     graph = layout.graph
     body = writer.lines()
@@ -108,7 +115,7 @@ def write_module(plans: Plans, plan: Plan | None = None) -> str:
             "",
             "",
             "@torch.no_grad()  # collectives have no gradients",
-            f"def program({', '.join(given)}) -> tuple[Tensor, ...]:",
+            f"def program({', '.join(given)}) -> tuple[{kind}, ...]:",
             '    """Return this process\'s parts of the results."""',
             *(f"    {line}" for line in body),
             "",
@@ -122,10 +129,11 @@ class _Writer:
     `dtypes` are those of what instructions make, `sources` the instructions whose memory it is.
     """
 
-    def __init__(self, sharded: Sharded, costs: Costs) -> None:
+    def __init__(self, sharded: Sharded, costs: Costs, returned: Sequence[object] = ()) -> None:
         self.sharded = sharded
         self.layout: Layout = sharded.layout
         self.costs = costs
+        self.returned = returned
         graph = self.layout.graph
         self.labels, self.masks = value_names(graph), mask_values(graph)
         self.names = Names(used=_USED)
@@ -196,7 +204,11 @@ class _Writer:
                 made = replace(made, text=f"{variable} != 0", atom=False)
             self.made.append(made)
         self.body += [f"{variable} = {variable}.result()" for variable in running.values()]
-        return [*self.body, f"return ({', '.join(self._results())},)"]
+        results = self._results()
+        if self.returned:
+            tensors = iter(results)
+            results = [next(tensors) if isinstance(one, Ref) else _literal(one) for one in self.returned]
+        return [*self.body, f"return ({', '.join(results)},)"]
 
     def _results(self) -> list[str]:
         """Return what leaves; no two results, nor a result and an input, are the same memory."""
@@ -404,6 +416,15 @@ class _Writer:
             text += f".permute({', '.join(map(str, order))})"
         copied = ", copy=True" if copy else ""
         return f"{text}.reshape({_tuple(self._shape(port, placement))}).to({_torch(port.dtype)}{copied})"
+
+
+def _literal(value: object) -> str:
+    """Return a result that is no tensor as Python text."""
+    if isinstance(value, float) and not isfinite(value):
+        return f'float("{value!r}")'
+    if value is None or type(value) in (bool, int, float, str):
+        return repr(value)
+    raise InputError(f"a written program cannot return {value!r}; leave it out of the function's results")
 
 
 def _torch(dtype: str) -> str:
