@@ -7,13 +7,16 @@ from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
+from superopt.targets.tf32 import is_tf32
+
 __all__ = ["Modes"]
 
 
 class Modes:
     """The global settings of PyTorch that change what a call does, read as fast as possible."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tf32: bool = False) -> None:
+        self._tf32 = tf32  # whether kernels multiply in tf32
         self.threads: Callable[[], int] = torch.get_num_threads
         self.gradients: Callable[[], bool] = torch.is_grad_enabled
         self.autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -29,8 +32,9 @@ class Modes:
     def others(self) -> bool:
         """Whether something looks on that must see PyTorch's own operators, or that changes what they do.
 
-        That is a mode of dispatch or of functions, a transform, forward differentiation, tracing, and
-        another default device or dtype than when the program was made.
+        That is a mode of dispatch or of functions, a transform, forward differentiation, tracing,
+        another default device or dtype than when the program was made, and exact products of fp32 where
+        kernels are in tf32.
         """
         return (
             self._dispatch() > 0
@@ -39,6 +43,7 @@ class Modes:
             or ((self._functions() > 0 or self._built[0] is not None) and _default_device() != self._built[0])
             or self._forward._current_level >= 0
             or self._tracing()
+            or (self._tf32 and not is_tf32())
         )
 
     def alike_unguarded(self) -> bool:
@@ -52,6 +57,7 @@ class Modes:
             and self._functions() == 0
             and self._built[0] is None
             and self._forward._current_level < 0
+            and (not self._tf32 or is_tf32())
         )
 
 

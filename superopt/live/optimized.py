@@ -39,6 +39,7 @@ from superopt.result.explain import explained
 from superopt.result.result import Result
 from superopt.rivals.rivals import EAGER, PEERS
 from superopt.targets import Kernel
+from superopt.targets.tf32 import in_tf32
 from superopt.trace import trace
 from superopt.trace.traced import Traced
 from superopt.tune import Measurement
@@ -70,7 +71,8 @@ class Optimized:
 
     The kernels compute no gradients and know nothing of autocast: where those are wanted the original
     computes. So it does under transforms (torch.func), while it is traced or compiled by PyTorch, and where
-    a mode of dispatch or of functions, or another default device or dtype, is in force.
+    a mode of dispatch or of functions, or another default device or dtype, is in force, or where kernels
+    multiply in tf32 and PyTorch itself may not do so any more.
 
     What the function reads besides its arguments is looked at in each call: parameters, buffers, hooks,
     attributes, variables of a closure, globals, and what these hold. Other tensors of the same form are
@@ -132,7 +134,8 @@ class Optimized:
         self._open_axes = result.open_axes
         self._whole: Program | None = None  # the program as it was traced, not in parts
         self._others = OtherSizes(result.regions, self._kernels, result.target, self._mind)
-        self._modes = Modes()
+        configs = [config for one in result.regions if one.chosen for config in one.chosen.configs]
+        self._modes = Modes(tf32=self._is_ours and in_tf32(configs))
         self._begin()
         self._theirs = None if self._is_ours or function is None else self._chosen()
         self._lock = RLock()  # held by a thread that looks at the function again

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -34,11 +34,12 @@ from superopt.cost import Device, TileConfig, config_us, device_named, device_of
 from superopt.errors import InputError, SuperoptError, first_line
 from superopt.ir import Block, MuGraph
 from superopt.targets.target import Configs, Job, Kernel, KernelReport, Target
+from superopt.targets.tf32 import is_tf32
 from superopt.tune.gpu import times_on_cuda
 from superopt.tune.measure import Times
 from superopt.tune.pool import Outcome, TritonJob, compile_all
 
-__all__ = ["CudaTarget", "capability_here", "is_tf32", "tf32_products"]
+__all__ = ["CudaTarget", "capability_here"]
 
 _MOST_WORKERS = 8
 _LEAST_LIMIT_S = 20.0  # seconds that compiling one kernel may take, at least
@@ -299,28 +300,6 @@ def capability_here() -> int | None:
         return None
     major, minor = torch.cuda.get_device_capability()
     return 10 * major + minor
-
-
-def is_tf32() -> bool:
-    """Return whether torch's own products of fp32 may be in tf32."""
-    matmul = torch.backends.cuda.matmul
-    try:  # torch tells the setting only by the name that it was set by
-        return bool(matmul.fp32_precision == "tf32")
-    except AttributeError:
-        return bool(matmul.allow_tf32)
-
-
-@contextmanager
-def tf32_products(allowed: bool) -> Iterator[None]:
-    """Let torch's own products of fp32 be in tf32 for a while, or let none of them be."""
-    before, matmul = is_tf32(), torch.backends.cuda.matmul
-    if before != allowed:
-        matmul.allow_tf32 = allowed  # the older name: the newer one tells of it too
-    try:
-        yield
-    finally:
-        if before != allowed:
-            matmul.allow_tf32 = before
 
 
 @cache

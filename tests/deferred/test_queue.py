@@ -23,7 +23,7 @@ from superopt.errors import InputError
 from superopt.funnel.warm_up import WarmUp
 from superopt.targets import pick_target
 from superopt.targets.cpu import CpuTarget
-from superopt.targets.cuda import is_tf32, tf32_products
+from superopt.targets.tf32 import is_tf32, tf32_products
 
 from .conftest import MLP, Regions, ledger, mlp
 

@@ -22,7 +22,8 @@ from superopt.rivals.rivals import RIVALS
 from superopt.rivals.stand_in import stand_in
 from superopt.targets import KernelReport, pick_target
 from superopt.targets.cpu import CpuTarget
-from superopt.targets.cuda import CudaTarget, is_tf32, tf32_products
+from superopt.targets.cuda import CudaTarget
+from superopt.targets.tf32 import is_tf32, tf32_products
 from superopt.trace import trace
 from superopt.tune.measure import Times
 

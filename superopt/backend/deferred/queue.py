@@ -29,7 +29,7 @@ from superopt.errors import InputError
 from superopt.options import PRESETS
 from superopt.rivals.inductor import PASS
 from superopt.targets import pick_target
-from superopt.targets.cuda import is_tf32, tf32_products
+from superopt.targets.tf32 import is_tf32, tf32_products
 from superopt.weights.division import Weights
 
 __all__ = [

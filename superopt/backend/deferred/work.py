@@ -33,7 +33,7 @@ from superopt.errors import CheckpointError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.inductor import alone
 from superopt.targets import Target, pick_target
-from superopt.targets.cuda import tf32_products
+from superopt.targets.tf32 import tf32_products
 from superopt.tune.allocator import keep_freed_memory
 
 __all__ = ["Outcome", "give_up", "work_off", "work_through"]

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import superopt
 from superopt import Optimized
+from superopt.targets.tf32 import tf32_products
 
 from .conftest import Watched, agree
 
@@ -326,3 +328,23 @@ def test_a_function_that_does_not_ask_for_the_mode_of_autograd(build, function) 
         watched.ours(x)
     with torch.inference_mode():
         watched.ours(x)
+
+
+def test_kernels_in_tf32_where_torch_takes_it_no_more(build) -> None:
+    """Before: kernels went on in tf32."""
+    built = build(lambda x, w: (x @ w).tanh(), *inputs())
+    best = built.best
+    fast = (SimpleNamespace(precision="tf32"),)
+    regions = tuple(
+        replace(region, candidates=tuple(replace(one, configs=fast) for one in region.candidates))
+        for region in best.regions
+    )
+    result = replace(best.result, regions=regions)
+    made = Optimized(best.function, result, best.traced, kernels=best._kernels, options=best.options)
+    watched = Watched(made, built.kernels)
+    for _ in range(2):
+        with tf32_products(True):
+            watched.ours(*inputs())
+            watched.ours(*inputs())
+        with tf32_products(False):
+            watched.theirs(*inputs())
