@@ -17,13 +17,24 @@ from superopt.live.watch import Watch, is_read_again, value_of
 from superopt.trace import trace
 from superopt.trace.traced import Traced
 
-__all__ = ["Binding", "traced_alike"]
+__all__ = ["CHANGING", "Binding", "traced_alike"]
 
 
 Function = Callable[..., Any]
 
 _MODE = "it asks whether gradients or inference mode are on, and the kernels are for where neither is"
 _TRACES = 32  # a function that is another one at each call is not traced for ever
+
+
+class _Changing:
+    """What stands for a watch while the function is looked at again."""
+
+    def same(self) -> bool:
+        return False
+
+
+CHANGING = _Changing()
+"""The watch of a function that a thread is just looking at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,8 @@ class Binding:
         self._traces = 0
         self._states: dict[tuple[object, ...], list[_State]] = {}
         found = reach(function)
-        self.watch = self._taken(self._noted(found, traced, traced), found, found)
+        noted = self._noted(found, traced, traced)
+        self.watch: Watch | _Changing = self._taken(noted, found, found)
 
     def same(self) -> bool:
         """Whether nothing has changed since the constants were found; takes about a microsecond."""

@@ -3,6 +3,7 @@
 import array
 import contextvars
 import gc
+import threading
 import types
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["PLAIN", "are_kept", "bytes_of", "in_context", "object_of", "results_of"]
+__all__ = ["PLAIN", "are_kept", "bytes_of", "in_context", "in_thread", "object_of", "results_of"]
 
 PLAIN = frozenset(
     {int, bool, float, complex, str, bytes, type(None), type(Ellipsis)}
@@ -28,6 +29,12 @@ def in_context(variable: contextvars.ContextVar[Any]) -> Any:
         return variable.get()
     except LookupError:
         return None
+
+
+def in_thread(local: threading.local) -> tuple[Any, ...]:
+    """Return how many attributes an object that has others in each thread has here, and what they are."""
+    held = vars(local)
+    return (len(held), *held, *held.values())
 
 
 def object_of(value: Any) -> Any:

@@ -1,16 +1,38 @@
-"""Imported: the modules that a function imports while it runs, which no global of its own names."""
+"""Imported: modules, and which of them are a library's; those too that a function imports while it runs."""
 
 import dis
 import functools
 import sys
+import sysconfig
 import types
 from collections.abc import Mapping
 from importlib.util import resolve_name
+from pathlib import Path
 from typing import Any
 
-__all__ = ["imported_by"]
+import torch
 
+__all__ = ["PLACES", "imported_by", "is_library", "is_library_module"]
+
+PLACES = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
+"""Where the code of PyTorch and of Python's own library lies."""
+
+_LIBRARIES = frozenset({"torch", "numpy", "triton", "builtins", *sys.stdlib_module_names}) - {"__main__"}
 _IMPORT = dis.opmap["IMPORT_NAME"]
+
+
+@functools.cache
+def is_library(module: str | None) -> bool:
+    """Whether a module is a library's, such as PyTorch's; a user's module may have the same name."""
+    if module is None or module.partition(".")[0] not in _LIBRARIES:
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is None or "site-packages" in file or file.startswith(PLACES)
+
+
+def is_library_module(value: Any) -> bool:
+    """Whether a value is a module of a library."""
+    return isinstance(value, types.ModuleType) and is_library(value.__name__)
 
 
 def imported_by(code: types.CodeType, places: Mapping[str, Any]) -> list[str]:

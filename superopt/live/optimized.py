@@ -27,7 +27,7 @@ from superopt.live.arguments import (
     only_plain,
     signature,
 )
-from superopt.live.binding import Binding
+from superopt.live.binding import CHANGING, Binding
 from superopt.live.calls import ArgumentForms, Calls, call_key, calling
 from superopt.live.modes import Modes
 from superopt.live.other_sizes import Call, OtherSizes
@@ -227,9 +227,7 @@ class Optimized:
             return self._theirs(*inputs, **named)
         if modes.autocast():
             return self._original(inputs, named, _AUTOCAST)
-        binding = self._binding
-        if binding is not None and not binding.same():
-            self._look_again(binding)
+        watch = self._watch()
         if self._away:
             return self.original(*inputs, **named)
         if named or len(inputs) != len(self.inputs):
@@ -248,12 +246,12 @@ class Optimized:
             # A function may go by the order of keys; a program without its function goes by their names.
             if self.function is not None and in_other_order(self.inputs, inputs):
                 return self._original(inputs, {}, _ORDER)
-            return self._call_anything(in_built_order(self.inputs, inputs))
+            return self._call_anything(in_built_order(self.inputs, inputs), watch)
         if modes.gradients() and self.wants_gradients(inputs):
             return self._original(inputs, {}, _GRADIENTS)
         try:
             run = ready.run if ready else self._call_for(calls, key, inputs, threads)
-            return run(*inputs)
+            return run(*inputs) if self._is_current(watch) else self.original(*inputs)
         except CodegenError as error:  # kernels for other strides are compiled when these come
             self._programs[signature(inputs)] = run = self._unmade(inputs, error)
             calls.ready.pop(call_key(inputs, threads), None)
@@ -264,7 +262,7 @@ class Optimized:
                 raise
             return self.original(*inputs)
 
-    def _call_anything(self, inputs: tuple[Any, ...]) -> Any:
+    def _call_anything(self, inputs: tuple[Any, ...], watch: object) -> Any:
         """Compute what the original does on arguments of any form."""
         tensors = tensors_of(inputs)
         if self._modes.gradients() and self.wants_gradients(tensors):
@@ -272,7 +270,8 @@ class Optimized:
         if not only_plain(tensors):
             return self.original(*inputs)
         try:
-            return self._program(inputs)(*inputs)
+            program = self._program(inputs)
+            return program(*inputs) if self._is_current(watch) else self.original(*inputs)
         except CodegenError as error:
             self._programs[signature(inputs)] = run = self._unmade(inputs, error)
             return run(*inputs)
@@ -293,11 +292,27 @@ class Optimized:
             log.warning("%s: %s, %s", self._name, why, computes)
         return self.original(*inputs, **named)
 
-    def _look_again(self, binding: Binding) -> None:
+    def _watch(self) -> object:
+        """Return what watches the function, once it is looked at again where it must be."""
+        binding = self._binding
+        if binding is None:
+            return None
+        watch = binding.watch
+        return watch if watch.same() else self._look_again(binding)
+
+    def _is_current(self, watch: object) -> bool:
+        """Whether the program is still the one that was watched when a call began.
+
+        Another thread may have looked at the function since, which may be another one there.
+        """
+        return self._binding is None or self._binding.watch is watch
+
+    def _look_again(self, binding: Binding) -> object:
         """Read the tensors that the function has now, or leave it to itself where it is another one."""
         with self._lock:
             if binding.same():  # another thread has looked
-                return
+                return binding.watch
+            binding.watch = CHANGING  # set first: other threads see that what they read may change
             watch = binding.renewed(self.inputs, self._name)
             if binding.traced is not None:
                 log.info("%s: the function reads other tensors now, and so do its kernels", self._name)
@@ -309,6 +324,7 @@ class Optimized:
                 log.warning("%s: %s; the original computes", self._name, binding.why)
             self._away = binding.traced is None or bool(self._not_kept)
             binding.watch = watch  # set last: other threads read it first
+            return watch
 
     def _mind(self, kernel: Kernel) -> None:
         """Be told when a kernel keeps nothing any more that is made of weights."""

@@ -12,14 +12,13 @@ import contextvars
 import enum
 import functools
 import sys
-import sysconfig
+import threading
 import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,15 +26,13 @@ from torch import Tensor, nn
 from torch.nn.modules import module
 
 from superopt.codegen.forms import form
-from superopt.live.held import PLAIN, bytes_of, in_context, object_of, results_of
-from superopt.live.imported import imported_by
+from superopt.live.held import PLAIN, bytes_of, in_context, in_thread, object_of, results_of
+from superopt.live.imported import PLACES, imported_by, is_library, is_library_module
 
 __all__ = ["Reached", "Same", "reach"]
 
 _RECORDS = ("types", "argparse", "collections")  # their classes hold a user's data in attributes
 _STATELESS = ("typing", "typing_extensions", "abc")  # their classes hold nothing
-_LIBRARIES = frozenset({"torch", "numpy", "triton", "builtins", *sys.stdlib_module_names}) - {"__main__"}
-_PLACES = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
 _BY_ANY_NAME = frozenset({"getattr", "vars", "__dict__", "attrgetter", "__getattribute__", "__getattr__"})
 _CONTENTS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -166,7 +163,7 @@ class _Walk:
     def _object(self, value: Any, kind: type) -> None:
         facts = self.found.facts
         if isinstance(value, types.FunctionType):
-            if _is_library(value.__module__) and value.__code__.co_filename.startswith(_PLACES):
+            if is_library(value.__module__) and value.__code__.co_filename.startswith(PLACES):
                 facts.append(Same(value))
             else:
                 self._function(value)
@@ -187,7 +184,7 @@ class _Walk:
             self.value(value.func if isinstance(value, functools.cached_property) else value.__func__)
         elif isinstance(value, types.ModuleType):
             facts.append(Same(value))
-            if not _is_library(value.__name__):
+            if not is_library(value.__name__):
                 self._held_by_name(vars(value))
         elif isinstance(value, type):
             facts.append(Same(value))
@@ -205,7 +202,7 @@ class _Walk:
                 self._dict(value)
             else:
                 self._sequence(value)
-            if not _is_library(kind.__module__):
+            if not is_library(kind.__module__):
                 self._attributes(value, kind)
         elif isinstance(value, enum.Enum):
             facts.append(Same(value))
@@ -213,6 +210,8 @@ class _Walk:
             self._array(value)
         elif isinstance(value, contextvars.ContextVar):
             self._asked(value, functools.partial(in_context, value))
+        elif isinstance(value, threading.local):
+            self._in_thread(value, kind)
         elif isinstance(value, weakref.ref):
             self._asked(value, value)
         else:
@@ -235,7 +234,7 @@ class _Walk:
         # Tools that load code again put it into the functions that are there.
         self.found.picks.append((attrgetter("__code__", "__defaults__", "__kwdefaults__"), function))
         places = function.__globals__
-        self._pick(places, [one for one in named if one in places and not _is_library_module(places[one])])
+        self._pick(places, [one for one in named if one in places and not is_library_module(places[one])])
 
     def _code(self, code: types.CodeType, places: Mapping[str, Any]) -> list[str]:
         """Note what a code uses, and return the names that may be globals, in order."""
@@ -244,7 +243,7 @@ class _Walk:
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 named += self._code(constant, places)
-        imported = [one for one in imported_by(code, places) if not _is_library(one)]
+        imported = [one for one in imported_by(code, places) if not is_library(one)]
         if imported:
             self._pick(sys.modules, imported)
         self.names.update(named)
@@ -322,6 +321,14 @@ class _Walk:
         self.found.picks.append((lambda holder: (ask(),), value))
         self.value(ask())
 
+    def _in_thread(self, value: Any, kind: type) -> None:
+        """Follow the attributes of an object that has others in each thread."""
+        self.found.facts += [Same(value), tuple(vars(value))]
+        self.found.picks.append((in_thread, value))
+        for item in vars(value).values():
+            self.value(item)
+        self._class(kind)
+
     def _results(self, cache: Any) -> None:
         """Follow the results that a function keeps; it may keep more later."""
         holder, results = results_of(cache)
@@ -341,7 +348,7 @@ class _Walk:
 
     def _attributes(self, value: Any, kind: type) -> None:
         """Follow the attributes of an object, and what its class has."""
-        opened = _is_library(kind.__module__)
+        opened = is_library(kind.__module__)
         if not opened:
             self.found.objects.append(value)
         records = any(base.__module__ in _RECORDS for base in kind.__mro__)
@@ -364,7 +371,7 @@ class _Walk:
         self._class(kind)
 
     def _module(self, kind: type, attributes: Mapping[str, Any]) -> None:
-        named = _names_of_methods(kind) if _is_library(kind.__module__) else None
+        named = _names_of_methods(kind) if is_library(kind.__module__) else None
         for one in _CONTENTS:
             if attributes.get(one) or named is None or one in named:
                 self.value(attributes.get(one))
@@ -378,7 +385,7 @@ class _Walk:
         for base in kind.__mro__:
             if base is object or base is nn.Module:
                 continue
-            if _is_library(base.__module__):
+            if is_library(base.__module__):
                 if issubclass(base, nn.Module):
                     self.names |= _names_of_methods(base)
             elif id(base) not in self.classes:
@@ -397,34 +404,21 @@ class _Walk:
         return name in self.followed or self.all_followed
 
 
-@functools.cache
-def _is_library(module: str | None) -> bool:
-    """Whether a module is a library's, such as PyTorch's; a user's module may have the same name."""
-    if module is None or module.partition(".")[0] not in _LIBRARIES:
-        return False
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return file is None or "site-packages" in file or file.startswith(_PLACES)
-
-
 def _is_described(kind: type) -> bool:
     """Whether an object of a class is nothing but its attributes; a subclass of int is more."""
     return all(
         base is object
         or issubclass(base, nn.Module)
         or base.__module__ in (*_RECORDS, *_STATELESS)
-        or not _is_library(base.__module__)
+        or not is_library(base.__module__)
         for base in kind.__mro__
     )
 
 
 def _finds_attributes(kind: type) -> bool:
     """Whether a class finds attributes by code of its own, under other names perhaps."""
-    own = [base for base in kind.__mro__ if not _is_library(base.__module__)]
+    own = [base for base in kind.__mro__ if not is_library(base.__module__)]
     return any(one in vars(base) for base in own for one in ("__getattr__", "__getattribute__"))
-
-
-def _is_library_module(value: Any) -> bool:
-    return isinstance(value, types.ModuleType) and _is_library(value.__name__)
 
 
 def _of_every_module(name: str) -> bool:

@@ -4,13 +4,18 @@ import array
 import contextvars
 import functools
 import sys
+import threading
 import types
 import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+
+from superopt import Optimized
 
 MODULE = "settings_of_this_test"
 
@@ -287,3 +292,58 @@ def test_what_a_weak_reference_refers_to(build) -> None:
     watched.ours(x)
     held.there = weakref.ref(second)
     watched.theirs(x)
+
+
+def in_another_thread(run: Callable[..., Any], *given: Any) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run, *given).result()
+
+
+class Settings(threading.local):
+    """Attributes of each thread's own, with a default in the class."""
+
+    shift = 0.5
+
+
+@pytest.mark.parametrize("kind", [threading.local, Settings])
+def test_what_a_thread_holds(build, kind: type[threading.local]) -> None:
+    """Before: what another thread held was never looked at."""
+    held = kind()
+    held.scale = 2.0
+    x = torch.randn(4, 8)
+    watched = build(lambda x: (x * held.scale + getattr(held, "shift", 1.0)).tanh(), x)
+    watched.ours(x)
+
+    def computes(scale: float, **more: float) -> bool:
+        vars(held).update(scale=scale, **more)
+        return watched.computes(x)
+
+    assert not in_another_thread(computes, 3.0)
+    watched.ours(x)
+    assert in_another_thread(computes, 2.0)
+    assert not in_another_thread(lambda: computes(2.0, shift=1.5))
+    watched.ours(x)
+    held.scale = 4.0
+    watched.theirs(x)
+
+
+def test_another_thread_looks_while_a_call_begins(build, monkeypatch) -> None:
+    """Before: this thread's call took the tensors that the other thread holds."""
+    held = threading.local()
+    held.table = torch.randn(8)
+    x = torch.randn(4, 8)
+    watched = build(lambda x: (x * held.table).tanh(), x)
+    call_for = Optimized._call_for
+
+    def called() -> None:
+        held.table = torch.randn(8)
+        watched.ours(x)
+
+    def late(*given: Any) -> Any:
+        monkeypatch.undo()
+        in_another_thread(called)
+        return call_for(*given)
+
+    monkeypatch.setattr(Optimized, "_call_for", late)
+    torch.testing.assert_close(watched.best(x), watched.best.function(x))
+    watched.ours(x)
