@@ -33,6 +33,7 @@ from superopt.live.modes import Modes
 from superopt.live.other_sizes import Call, OtherSizes
 from superopt.live.ranges import open_axes
 from superopt.live.sizes import built_at, described, read_sizes, same_at_one, same_program
+from superopt.live.watch import HookWatch
 from superopt.options import OptimizeOptions
 from superopt.result.codec import result_json, write_json
 from superopt.result.explain import explained
@@ -138,6 +139,8 @@ class Optimized:
         self._modes = Modes(tf32=self._is_ours and in_tf32(configs))
         self._begin()
         self._theirs = None if self._is_ours or function is None else self._chosen()
+        # Code of torch.compile looks at all that it reads, but for hooks.
+        self._hooks = None if function is None or self._theirs in (None, function) else HookWatch(function)
         self._lock = RLock()  # held by a thread that looks at the function again
         self._binding: Binding | None = None
         self._away = False  # the function is another one now
@@ -224,7 +227,8 @@ class Optimized:
         if modes.others():
             return self.original(*inputs, **named)
         if self._theirs is not None:
-            return self._theirs(*inputs, **named)
+            theirs = self._theirs if self._hooks is None or self._hooks.same() else self.original
+            return theirs(*inputs, **named)
         if modes.autocast():
             return self._original(inputs, named, _AUTOCAST)
         watch = self._watch()

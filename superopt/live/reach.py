@@ -88,6 +88,7 @@ class Reached:
     # What refers to kept results of functions, with the ids of some.
     caches: list[tuple[Any, frozenset[int]]] = field(default_factory=list)
     modes: set[Callable[[], bool]] = field(default_factory=set)  # the modes that a user's code asks for
+    modules: list[nn.Module] = field(default_factory=list)  # those that have hooks, or may get some
 
 
 def reach(function: Any) -> Reached:
@@ -360,6 +361,7 @@ class _Walk:
             names = self._named(attributes, all_of_them=everything)
             self._pick(attributes, [one for one in names if not (inner and _of_every_module(one))])
             if inner:
+                self.found.modules.append(value)
                 self._module(kind, attributes)
         slots = [one for base in kind.__mro__ for one in _slots_of(base) if hasattr(value, one)]
         slots = [one for one in slots if everything or one in self.followed]

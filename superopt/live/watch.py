@@ -7,19 +7,23 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules import module
 
 from superopt.codegen.forms import Forms, form
 from superopt.live.held import are_kept
-from superopt.live.reach import Reached
+from superopt.live.reach import Reached, reach
 
-__all__ = ["Watch", "is_read_again", "value_of"]
+__all__ = ["HookWatch", "Watch", "is_read_again", "value_of"]
 
 Check = Callable[[], bool]
 Pick = tuple[Callable[[Any], tuple[Any, ...]], Any]
 
 _FEW = 64  # elements of a tensor on a CPU: so many are looked at in each call
 _content = attrgetter("cell_contents")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_hooks = attrgetter(*_HOOKS)
+_hooks_of_all = attrgetter(*(f"_global{name}" for name in _HOOKS))
 
 
 class Watch:
@@ -69,6 +73,23 @@ class Watch:
         except (KeyError, ValueError, AttributeError, TypeError, RuntimeError):
             return False
         return True
+
+
+class HookWatch:
+    """The hooks of the modules that a function calls, which code of torch.compile does not look at again."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        found = reach(function).modules
+        self._modules: list[nn.Module] = [one for one in found if vars(one).keys() >= set(_HOOKS)]
+        self._held = self._now()
+
+    def same(self) -> bool:
+        """Whether no hook has come or gone."""
+        return self._now() == self._held
+
+    def _now(self) -> list[tuple[Any, ...]]:
+        holders = chain(_hooks_of_all(module), chain.from_iterable(map(_hooks, self._modules)))
+        return [(*holder, *holder.values()) if holder else () for holder in holders]
 
 
 def _has_form(tensor: Tensor) -> bool:

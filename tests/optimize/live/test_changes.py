@@ -1,13 +1,16 @@
 """Changes of a module's tensors, and changes that make it another program."""
 
+import copy
 import logging
 import random as dice
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from superopt import Optimized
 from superopt.errors import TraceError
 from superopt.trace import trace
 
@@ -278,3 +281,32 @@ def test_one_tensor_as_two_arguments_of_a_function_that_does_not_look(build) -> 
     nested = build(lambda pair, by: (pair[0] * pair[1]).tanh() * by, (x, x), 2)
     nested.ours((x, x), 2)
     nested.ours((x, y), 2)
+
+
+def test_hooks_that_come_after_torch_compile_has_won(build) -> None:
+    """Before: code of torch.compile computed, which does not look for hooks again."""
+    module, x, runs = Gate().eval(), torch.randn(4, 8), list[Tensor]()
+    as_it_was = copy.deepcopy(module)
+
+    def compiled(x: Tensor) -> Tensor:
+        runs.append(x)
+        return as_it_was(x)
+
+    built = build(module, x).best
+    won = replace(built.result, winner="torch.compile")
+    best = Optimized(module, won, built.traced, kernels={}, options=built.options, compiled=compiled)
+    of_all = nn.modules.module.register_module_forward_hook
+    for count, register in enumerate(
+        (
+            lambda: module.l.register_forward_hook(lambda module, args, result: result * 2),
+            lambda: module.register_forward_pre_hook(lambda module, args: args[0] + 1),
+            lambda: of_all(lambda module, args, result: result - 1),
+        ),
+        1,
+    ):
+        agree(best(x), module(x))
+        assert len(runs) == count
+        handle = register()
+        agree(best(x), module(x))
+        assert len(runs) == count
+        handle.remove()
