@@ -133,7 +133,7 @@ class Alone:
 def _alone(traced: Traced, kernels: Mapping[str, Kernel], run: Callable[..., Any]) -> Alone | None:
     """Return the program as one kernel, or None where it has more than one part."""
     nodes = traced.program.nodes
-    if len(nodes) != 1 or not isinstance(nodes[0], Region):
+    if len(nodes) != 1 or not isinstance(nodes[0], Region) or traced.orders:  # kernels make no other order
         return None
     kernel: object = kernels.get(nodes[0].graph.name)
     known = (*traced.input_names, *traced.constants)

@@ -112,7 +112,8 @@ def _alone(result: Result, place: str) -> Traced:
         listed = ", ".join(result.holds)
         raise InputError(f"{place}: the function holds tensors of its own ({listed}); give function=")
     if result.returns is None:
-        raise InputError(f"{place}: what the function returns is no plain structure; give function=")
+        why = "what the function returns is no plain structure, or a view of an input"
+        raise InputError(f"{place}: {why}; give function=")
     names: dict[int, str] = {}
     memory: dict[int, int] = {}
 

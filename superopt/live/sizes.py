@@ -16,7 +16,7 @@ from superopt.dtypes import tensor_text
 from superopt.errors import GraphError, InputError
 from superopt.ir import Axis, Graph, Program, Region, fixed_axes
 from superopt.result.result import OpenAxes
-from superopt.trace.capture.tape import Ref, map_leaves
+from superopt.trace.capture.tape import Ref, map_leaves, refs
 from superopt.trace.traced import Traced
 from superopt.verify.floats.compare import tensors_of
 from superopt.verify.graphs.equality import equal_graphs
@@ -87,7 +87,9 @@ def same_at_one(built: Traced, found: Traced, inputs: tuple[Any, ...]) -> Traced
         verdict = equal_graphs(whole_graph(found, shapes), whole_graph(there, shapes))
     except (InputError, GraphError):  # a tensor is broadcast: one axis would have two sizes
         return None
-    return replace(there, constants=found.constants) if verdict.equal else None
+    pairs = zip(refs(built.result), refs(found.result), strict=True)
+    orders = {mine: found.orders[its] for mine, its in pairs if its in found.orders}
+    return replace(there, constants=found.constants, orders=orders) if verdict.equal else None
 
 
 def structure_of(traced: Traced) -> str:
@@ -95,7 +97,10 @@ def structure_of(traced: Traced) -> str:
     places = {name: at for at, name in enumerate(traced.program.outputs)}
 
     def leaf(value: Any) -> str:
-        return f"output {places.get(traced.names[value.index])}" if isinstance(value, Ref) else repr(value)
+        if not isinstance(value, Ref):
+            return repr(value)
+        view = traced.views.get(value.index)
+        return str(view) if view else f"output {places.get(traced.names[value.index])}"
 
     return repr(map_leaves(leaf, traced.result))
 

@@ -406,7 +406,7 @@ def returned(traced: "Traced") -> Any:
     from superopt.trace.capture.tape import Ref
 
     def leaf(value: Any) -> dict[str, Any]:
-        if isinstance(value, Ref):
+        if isinstance(value, Ref) and value.index not in traced.views:
             memory = {"memory": traced.memory[value.index]} if traced.memory else {}
             return {"tensor": traced.names[value.index], **memory}
         if type(value) in _PLAIN:

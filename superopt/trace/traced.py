@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,9 +12,10 @@ from superopt.errors import InputError, TraceError
 from superopt.ir import Eager, Graph, Opaque, Program, Region
 from superopt.trace.algebra import OpaqueCall, build
 from superopt.trace.capture.dispatch import capture
-from superopt.trace.capture.tape import Meta, Ref, is_view, map_leaves, results_of
+from superopt.trace.capture.tape import Meta, Ref, is_view, map_leaves, refs, results_of
 from superopt.trace.eager import digest_of, eager_of
 from superopt.trace.regions import cut
+from superopt.trace.results import View, laid_out, orders_of, outside_views
 from superopt.trace.run import TORCH_DTYPES, run_graph
 
 __all__ = ["Traced", "trace"]
@@ -39,6 +40,10 @@ class Traced:
     # where no result can lie in another memory here.
     memory: dict[int, int] = field(default_factory=dict)
     digest: str = ""  # of the function's own calls in order, those too whose results nothing reads
+    # Results that are views of tensors which the function does not make, and the order of the dimensions of
+    # others in memory where it is not that of the tensor; by position.
+    views: dict[int, View] = field(default_factory=dict)
+    orders: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:
@@ -80,18 +85,26 @@ class Traced:
         """Return the results; those that are copies in PyTorch are copies here."""
         outside = self.program.inputs if self.memory else ()
         taken = {_place(known[port.name]): 0 for port in outside}
-        copies: dict[tuple[str, int], Tensor] = {}
+        regions = [node.graph for node in self.program.nodes if isinstance(node, Region)]
+        own = {output.port.name for graph in regions for output in graph.outputs}
+        found: dict[object, Tensor] = {}
+
+        def made(index: int) -> Tensor:
+            name, memory = self.names[index], self.memory.get(index)
+            tensor = laid_out(known[name], self.orders.get(index)) if name in own else known[name]
+            if memory is None or taken.setdefault(_place(tensor), memory) == memory:
+                return tensor
+            return tensor.clone()
 
         def leaf(value: Any) -> Any:
             if not isinstance(value, Ref):
                 return value
-            name = self.names[value.index]
-            memory = self.memory.get(value.index)
-            if memory is None or taken.setdefault(_place(known[name]), memory) == memory:
-                return known[name]
-            if (name, memory) not in copies:
-                copies[name, memory] = known[name].clone()
-            return copies[name, memory]
+            if value.index in self.views:
+                return found.setdefault(value, self.views[value.index].of(known))
+            key = self.names[value.index], self.memory.get(value.index), self.orders.get(value.index)
+            if key not in found:
+                found[key] = made(value.index)
+            return found[key]
 
         return map_leaves(leaf, self.result)
 
@@ -174,7 +187,9 @@ def trace(
     title = name or getattr(function, "__name__", None) or type(function).__name__
     title = "function" if title == "<lambda>" else re.sub(r"\W", "_", title)
     tape = capture(function, inputs, title, live, for_proof=for_proof)
-    found = cut(build(tape, for_proof=for_proof))
+    views = {} if live is None else outside_views(tape)
+    kept = replace(tape, result=[Ref(index) for index in refs(tape.result) if index not in views])
+    found = cut(build(kept, for_proof=for_proof))
     return Traced(
         found.program,
         {source.name: source.tensor for source in tape.constants},
@@ -186,4 +201,6 @@ def trace(
         eager_of(tape),
         found.memory,
         digest_of(tape),
+        views,
+        {} if live is None else orders_of(kept),
     )

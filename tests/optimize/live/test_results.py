@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import superopt
+from superopt.errors import InputError
+from superopt.funnel.assembly import assemble
 from superopt.trace import trace
 
 from .conftest import agree
@@ -128,3 +130,97 @@ def test_a_loaded_program_copies_too(build, function: Callable[..., Any], tmp_pa
             found, wanted = superopt.load(path, given)(at), function(at)
             agree(found, wanted)
             assert places(at, *tree_leaves(found)) == places(at, *tree_leaves(wanted))
+
+
+def turned(x: Tensor) -> Tensor:
+    return x.t().tanh()
+
+
+def turned_late(x: Tensor) -> Any:
+    y = x * 2
+    return {"turned": y.t(), "whole": y.sum(-1), "split": y.view(-1, 2, 4).transpose(1, 2)}
+
+
+def alike(x: Tensor) -> Tensor:
+    return (x * 2).tanh()
+
+
+def summed(x: Tensor) -> Tensor:
+    return x.exp().sum(-1, keepdim=True) + x.sum(-2, keepdim=True)
+
+
+def channels_last(*shape: int) -> Tensor:
+    return torch.randn(shape).to(memory_format=torch.channels_last)
+
+
+def steps(result: Any) -> list[list[int]]:
+    """Return the strides of each tensor along what is longer than 1."""
+    return [
+        [step for size, step in zip(one.shape, one.stride(), strict=True) if size > 1]
+        for one in tree_leaves(result)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (turned, [torch.randn(4, 8), torch.randn(8, 4).t(), torch.randn(6, 10)]),
+        (turned_late, [torch.randn(4, 8), torch.randn(8, 4).t(), torch.randn(6, 16)[:, ::2]]),
+        (alike, [torch.randn(4, 8), torch.randn(8, 4).t(), torch.randn(4, 16)[:, ::2]]),
+        (alike, [channels_last(2, 3, 4, 5), torch.randn(2, 3, 4, 5), channels_last(2, 4, 3, 5)]),
+        (summed, [channels_last(2, 3, 4, 4), torch.randn(2, 3, 4, 4)]),
+    ],
+)
+def test_results_lie_in_memory_as_pytorchs_do(build, function: Callable[..., Any], inputs: Any) -> None:
+    """Before: they were contiguous."""
+    watched = build(function, inputs[0])
+    for x in [*inputs, *inputs]:
+        watched.computes(x)
+        assert steps(watched.best(x)) == steps(function(x))
+    watched.ours(inputs[0])
+    assert not watched.best.elsewhere
+
+
+def views(x: Tensor) -> Any:
+    return x.t(), x[0], {"split": x.view(-1, 2, 4), "pieces": x.split(3, 1)}, (x * x).sum(-1), BIAS[2:], x.t()
+
+
+def test_views_of_inputs_are_views(build) -> None:
+    """Before: they were copies."""
+    x = torch.randn(4, 8)
+    watched = build(views, x)
+    for at in (x, torch.randn(6, 8), torch.randn(4, 16)[:, 4:12], x):
+        watched.computes(at)
+        found, wanted = tree_leaves(watched.best(at)), tree_leaves(views(at))
+        assert places(at, BIAS, *found) == places(at, BIAS, *wanted)
+        assert steps(found) == steps(wanted)
+        assert [one.storage_offset() for one in found] == [one.storage_offset() for one in wanted]
+    assert not watched.best.elsewhere
+    watched.best(x)[1].zero_()
+    assert not x[0].any()
+
+
+def turned_and_summed(x: Tensor) -> Any:
+    return x.t(), (x * x).sum(-1)
+
+
+def test_a_program_that_returns_a_view_of_an_input_is_loaded_with_its_function(build, tmp_path: Path) -> None:
+    x, path = torch.randn(4, 8), tmp_path / "best.json"
+    build(turned_and_summed, x).best.save(path)
+    agree(superopt.load(path, turned_and_summed)(x), turned_and_summed(x))
+    with pytest.raises(InputError, match="or a view of an input; give function="):
+        superopt.load(path)
+
+
+def spread(x: Tensor) -> Any:
+    return x.sum() + torch.zeros(4, 8), x.sum(0).expand(4, 8), (x.sum(0) + torch.zeros(4, 8)).t()
+
+
+def test_each_element_of_a_result_has_a_place_of_its_own(build) -> None:
+    """Before: what PyTorch computed of a region had some in one place, so that all changed with one."""
+    x = torch.randn(4, 8)
+    traced = trace(spread, x, live="cpu")
+    for found in (assemble(traced, {})(x), traced.run(x), build(spread, x).best(x)):
+        for one, wanted in zip(found, spread(x), strict=True):
+            one[0] = 7.0
+            torch.testing.assert_close(one[1:], wanted[1:])
