@@ -19,6 +19,7 @@ from superopt.verify.floats.compare import tensors_of
 __all__ = [
     "bound",
     "check_arguments",
+    "failing_with",
     "half_without_data",
     "in_built_order",
     "in_other_order",
@@ -119,6 +120,18 @@ def without_data(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
     return tuple(tree_map(bare, inputs))
+
+
+def failing_with(function: Callable[..., Any], error: InputError) -> Callable[..., Any]:
+    """Return a function that raises this error where it fails on what it is given."""
+
+    def tried(*inputs: Any, **named: Any) -> Any:
+        try:
+            return function(*inputs, **named)
+        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as failure:
+            raise error from failure
+
+    return tried
 
 
 def only_plain(tensors: Iterable[Any]) -> bool:

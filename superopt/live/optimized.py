@@ -21,6 +21,7 @@ from superopt.ir import Graph, Program
 from superopt.live.arguments import (
     bound,
     check_arguments,
+    failing_with,
     half_without_data,
     in_built_order,
     in_other_order,
@@ -30,7 +31,7 @@ from superopt.live.arguments import (
 from superopt.live.binding import CHANGING, Binding
 from superopt.live.calls import ArgumentForms, Calls, call_key, calling
 from superopt.live.modes import Modes
-from superopt.live.other_sizes import Call, OtherSizes
+from superopt.live.other_sizes import Call, OtherSizes, check_floats
 from superopt.live.ranges import open_axes
 from superopt.live.sizes import built_at, described, read_sizes, same_at_one, same_program
 from superopt.live.watch import HookWatch
@@ -44,7 +45,7 @@ from superopt.targets.tf32 import in_tf32
 from superopt.trace import trace
 from superopt.trace.traced import Traced
 from superopt.tune import Measurement
-from superopt.verify.floats.compare import compare_floats, tensors_of
+from superopt.verify.floats.compare import tensors_of
 from superopt.verify.floats.report import FloatReport
 from superopt.verify.verdict import Verdict
 from superopt.weights.kept import KeptKernel
@@ -257,10 +258,7 @@ class Optimized:
             run = ready.run if ready else self._call_for(calls, key, inputs, threads)
             return run(*inputs) if self._is_current(watch) else self.original(*inputs)
         except CodegenError as error:  # kernels for other strides are compiled when these come
-            self._programs[signature(inputs)] = run = self._unmade(inputs, error)
-            calls.ready.pop(call_key(inputs, threads), None)
-            calls.latest = None
-            return run(*inputs)
+            return self._without_kernels(inputs, error)
         except RuntimeError:
             if only_plain(inputs):
                 raise
@@ -277,8 +275,7 @@ class Optimized:
             program = self._program(inputs)
             return program(*inputs) if self._is_current(watch) else self.original(*inputs)
         except CodegenError as error:
-            self._programs[signature(inputs)] = run = self._unmade(inputs, error)
-            return run(*inputs)
+            return self._without_kernels(inputs, error)
 
     def wants_gradients(self, tensors: Iterable[Any]) -> bool:
         """Whether a tensor among the arguments, or one that the function holds, wants a gradient."""
@@ -370,8 +367,7 @@ class Optimized:
         return self.winner == "superopt" and self.fused is not None
 
     def _chosen(self) -> Function:
-        if self._is_ours:
-            assert self.fused is not None
+        if self.winner == "superopt" and self.fused is not None:
             return self.fused
         if self.winner != EAGER.name and self.winner in PEERS and self._compiled is not None:
             return self._compiled
@@ -395,7 +391,7 @@ class Optimized:
             program = assemble(traced, served.kernels)
             program(*inputs)
             if compared or served.unsure:
-                self._check_floats(program, inputs)
+                check_floats(self.original, program, inputs, self.options.seed)
         except Exception as error:  # a compiler or a driver may raise anything; the original still computes
             return self._unmade(inputs, error)
         if served.made:
@@ -411,6 +407,12 @@ class Optimized:
             return self.function
         return assemble(self._traced_at(inputs)[0] or self.traced, {})
 
+    def _without_kernels(self, inputs: tuple[Any, ...], error: CodegenError) -> Any:
+        """Compute by the original, now and whenever inputs of these sizes come."""
+        self._programs[signature(inputs)] = run = self._unmade(inputs, error)
+        self._calls = Calls()
+        return run(*inputs)
+
     def _left(self, inputs: tuple[Any, ...], why: str) -> Function:
         """Return the original for inputs that kernels do not serve; say so, aloud the first time."""
         level = logging.INFO if self.elsewhere or not self._is_ours else logging.WARNING
@@ -420,24 +422,7 @@ class Optimized:
 
     def _tried(self, inputs: tuple[Any, ...], error: InputError) -> Function:
         """Return the original for arguments that it was not built for; where it fails, so does this."""
-        original = self._left(inputs, str(error).removeprefix(f"{self._name}: "))
-
-        def tried(*inputs: Any, **named: Any) -> Any:
-            try:
-                return original(*inputs, **named)
-            except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as failure:
-                raise error from failure
-
-        return tried
-
-    def _check_floats(self, program: Function, inputs: tuple[Any, ...]) -> None:
-        """Raise InputError where kernels err more than PyTorch, at sizes for which nothing is proven."""
-        # Comparisons were seen both ways where the kernels were made; here some may have one outcome only.
-        report = compare_floats(
-            self.original, program, inputs, distributions=("normal",), seed=self.options.seed
-        )
-        if not report.accurate:
-            raise InputError(str(report))
+        return failing_with(self._left(inputs, str(error).removeprefix(f"{self._name}: ")), error)
 
     @property
     def _name(self) -> str:

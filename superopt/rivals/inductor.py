@@ -164,8 +164,8 @@ def alone(work: Callable[[], T]) -> T:
     """Return what some work returns, done in a thread that knows nothing of the compilation under way.
 
     A pass runs amid modes that belong to the thread, and Inductor cannot be entered twice. What is timed
-    there takes as long as in this thread, and meets the same settings of PyTorch. Random numbers that the work
-    draws are drawn again later.
+    there takes as long as in this thread, and meets the same settings of PyTorch. Random numbers that are
+    drawn there are drawn again later.
     """
     context = copy_context()  # which holds the settings
 

@@ -243,7 +243,9 @@ class _Walk:
             if name in _REDUCTIONS:
                 axes, depth = axes - set(marks), depth + 1
             if name == _MOVED:
-                places = dict(marks)
+                [moves] = marks
+                assert isinstance(moves, tuple)
+                places: dict[str, str | int] = dict(moves)
                 axes = frozenset(
                     place for place in (places.get(axis, axis) for axis in axes) if isinstance(place, str)
                 )
@@ -356,18 +358,18 @@ class _Walk:
         if (atom, moves) not in self.moved:
             one = self.atoms[atom]
             high = one.height > _HIGHEST
-            moved = self._atom(_MOVED, moves, (self._alone(atom),), mask=one.mask) if high else None
+            moved = self._atom(_MOVED, (moves,), (self._alone(atom),), mask=one.mask) if high else None
             self.moved[atom, moves] = moved or self._moved_anew(one, moves)
         return self.moved[atom, moves]
 
     def _moved_anew(self, one: _Atom, moves: _Moves) -> _Terms:
-        places: dict[object, str | int] = dict(moves)
         if one.name not in ("input", "index"):
             args = [self._move(terms, moves) for terms in one.args]
             return self._atom(one.name, one.marks, args, mask=one.mask)
         names, axes = one.marks[:-1], one.marks[-1]
         assert isinstance(axes, tuple)
-        return self._leaf(one.name, names, tuple(places.get(axis, axis) for axis in axes), mask=one.mask)
+        places = {axis: axis for axis in axes} | dict(moves)
+        return self._leaf(one.name, names, tuple(places[axis] for axis in axes), mask=one.mask)
 
 
 def _number(value: Fraction) -> _Terms:

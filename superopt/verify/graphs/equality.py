@@ -11,6 +11,7 @@ from superopt.ir.windows.through import windows_through
 from superopt.verify.bounds.ranks import ranks_only
 from superopt.verify.evaluation.defined import defined_less_often
 from superopt.verify.evaluation.integers import as_numbers, plain_integers
+from superopt.verify.evaluation.orders import nonnegative_values
 from superopt.verify.evaluation.tiny import is_narrow
 from superopt.verify.field.residues import mix_seed
 from superopt.verify.graphs.align import Aligned, align_graphs
@@ -87,7 +88,7 @@ def equal_graphs(
 def _equal(a: Graph, b: Graph, effort: _Effort) -> Verdict:
     """Return the verdict on two graphs."""
     # A maximum that only shifts exponentials cancels; left in, it would cost a comparison for each pair.
-    aligned = align_graphs(release_shifts(live_graph(a)), release_shifts(live_graph(b)))
+    aligned = align_graphs(_without_shifts(live_graph(a)), _without_shifts(live_graph(b)))
     left, right = aligned.left, aligned.right
     if same_outputs(left, right):
         return _same(aligned, effort.seed)
@@ -117,6 +118,11 @@ def _equal(a: Graph, b: Graph, effort: _Effort) -> Verdict:
         note = "equal, but the second takes roots or logarithms of negative numbers where the first does not"
         verdict = replace(verdict, outcome="unknown", notes=(*verdict.notes, note))
     return verdict
+
+
+def _without_shifts(graph: Graph) -> Graph:
+    """Return a graph without the shifts of exponentials that surely are numbers."""
+    return release_shifts(graph, nonnegative_values)
 
 
 def _through_windows(a: Graph, b: Graph, effort: _Effort) -> Verdict:
