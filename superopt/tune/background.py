@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any, Generic, Self, TypeVar
 
 __all__ = ["Background"]
@@ -79,12 +80,18 @@ class Background(Generic[T]):
             return False
         return not self._entered or self._thread.is_alive()
 
-    def result(self) -> T:
-        """Begin the work, wait for it and return its result, or raise its error; an interrupt ends it."""
+    def result(self, seconds: float = inf) -> T:
+        """Begin the work, wait for it and return its result, or raise its error; an interrupt ends it.
+
+        Where it takes more `seconds`, it is ended, and TimeoutError raised.
+        """
         try:
             self.begin()
+            end = time.monotonic() + seconds
             while self.busy:  # longer waits are not interrupted but in the main thread
                 self._done.wait(_LOOK_S)
+                if self.busy and time.monotonic() > end:
+                    raise TimeoutError
         except BaseException:  # Ctrl-C, or the end of a thread that waits for this one
             self.end()
             raise

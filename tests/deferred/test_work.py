@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -94,6 +95,26 @@ def test_better_kernels_are_kept_and_what_inductor_keeps_is_renewed(region: Regi
     kept = known_decision(region, ledger())
     assert kept is not None
     assert (kept.taken, kept.final) == (True, True)
+
+
+def test_what_takes_longer_than_the_time_waits_as_before(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: what was begun was never ended, however long it took."""
+
+    def endless(*_: Any) -> None:
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(work, "_worked_off", endless)
+    monkeypatch.setattr(work, "_GRACE_S", -8.5)
+    defer(region, 5.0, ledger())
+    [outcome] = work_through(seconds=9.0)
+    assert (outcome.done, outcome.faster) == (False, False)
+    assert "longer" in outcome.why
+    [item] = pending_items()
+    assert item.begun == 0
+    assert work_through(seconds=9.0) == []  # it is not begun again with as little time
 
 
 @pytest.mark.parametrize("better", [True, False])

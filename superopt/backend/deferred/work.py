@@ -35,12 +35,15 @@ from superopt.rivals.inductor import alone
 from superopt.targets import Target, pick_target
 from superopt.targets.tf32 import tf32_products
 from superopt.tune.allocator import keep_freed_memory
+from superopt.tune.background import Background
 
 __all__ = ["Outcome", "give_up", "work_off", "work_through"]
 
 _MOST_BEGUN = 3  # an item is given up after work on it failed, or ended its process, so many times
 _AS_WRITTEN_S, _SEARCHED_S = 30.0, 40.0
 _LEAST_S = 8.0  # no region is begun when fewer seconds are left
+_GRACE_S = 15.0  # compilers, races and checks may go on for so long when no seconds are left
+_TWICE = 2
 _HEAD_TO_HEAD_S = 1.5
 
 
@@ -78,7 +81,8 @@ def work_through(
     """Work the queue off, or some keys of it, the largest gain first; return what became of each.
 
     A graph races once the regions that it waits for had their time. Nothing is begun with fewer than
-    `_LEAST_S` of the `seconds` left, and no graph with too few for its race.
+    `_LEAST_S` of the `seconds` left, and no graph with too few for its race. What is not done `_GRACE_S`
+    after they are over is ended, and waits as before.
     """
     end = None if seconds is None else time.monotonic() + seconds
     seen: set[str] = set()
@@ -93,7 +97,18 @@ def work_through(
         item = ready[0]
         seen.add(item.key.digest)
         tell(len(seen), len(seen) + len(items) - 1, item)
-        found.append(work_off(item, LARGE_S if left is None else min(left, LARGE_S)))
+        found.append(work_off(item, LARGE_S) if left is None else _worked_off_within(item, left))
+
+
+def _worked_off_within(item: Pending, left: float) -> Outcome:
+    """Work an item off, and end the work where it takes much longer than the seconds that are left."""
+    start = time.monotonic()
+    try:
+        return Background(lambda: work_off(item, min(left, LARGE_S))).result(left + _GRACE_S)
+    except TimeoutError:
+        put_back(replace(item, least_s=_TWICE * left))  # it is not begun again with as little time
+        why = "it takes longer than the time that was left"
+        return Outcome(item.operators, item.inputs, False, False, why, seconds=time.monotonic() - start)
 
 
 def _ready(items: Sequence[Pending], left_s: float | None) -> list[Pending]:
