@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 LONGEST_S = 1e6
-"""The longest time to wait, in seconds: the system takes none that has no end."""
+"""The longest time to wait, in seconds; the system refuses an infinite one."""
 
 _NICEST = 19
 _ending = threading.Event()

@@ -12,6 +12,7 @@ from torch import fx
 from torch._guards import detect_fake_mode
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.utils._pytree import tree_leaves
 
 from superopt.backend.budget import decisions_of
 from superopt.backend.cache import epoch
@@ -187,9 +188,10 @@ def _written(graph: fx.Graph) -> set[fx.Node]:
     found = set[fx.Node]()
     for node in graph.nodes:
         schema = node.target._schema if isinstance(node.target, torch._ops.OpOverload) else None
-        for given, told in zip(node.args, schema.arguments if schema else (), strict=False):
-            if isinstance(given, fx.Node) and told.alias_info is not None and told.alias_info.is_write:
-                found.add(given)
+        told = {one.name: one.alias_info for one in schema.arguments} if schema else {}
+        for name, given in (*zip(told, node.args, strict=False), *node.kwargs.items()):
+            if (alias := told.get(name)) is not None and alias.is_write:
+                found.update(one for one in tree_leaves(given) if isinstance(one, fx.Node))
     return found
 
 

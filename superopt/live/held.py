@@ -31,9 +31,9 @@ def in_context(variable: contextvars.ContextVar[Any]) -> Any:
         return None
 
 
-def in_thread(local: threading.local) -> tuple[Any, ...]:
-    """Return how many attributes an object that has others in each thread has here, and what they are."""
-    held = vars(local)
+def in_thread(named: Callable[[str], bool], local: threading.local) -> tuple[Any, ...]:
+    """Return which attributes of some names an object has here that has others in each thread."""
+    held = {name: value for name, value in vars(local).items() if named(name)}
     return (len(held), *held, *held.values())
 
 

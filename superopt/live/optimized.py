@@ -295,8 +295,7 @@ class Optimized:
 
     def _watch(self) -> object:
         """Return what watches the function, once it is looked at again where it must be."""
-        binding = self._binding
-        if binding is None:
+        if (binding := self._binding) is None:
             return None
         watch = binding.watch
         return watch if watch.same() else self._look_again(binding)
@@ -330,10 +329,11 @@ class Optimized:
     def _mind(self, kernel: Kernel) -> None:
         """Be told when a kernel keeps nothing any more that is made of weights."""
         if isinstance(kernel, KeptKernel) and self.function is not None:
-            kernel.kept.give_up_with(self._keep_nothing)
+            kernel.kept.give_up_with(lambda why: self._keep_nothing(kernel, why))
 
-    def _keep_nothing(self, why: str) -> None:
+    def _keep_nothing(self, kernel: KeptKernel, why: str) -> None:
         """Leave all calls but the present one to the original."""
+        kernel.kept.let_go()
         if not self._not_kept:
             log.warning("%s: %s; the original computes", self._name, why)
         self._not_kept, self._away = why, True

@@ -324,10 +324,13 @@ class _Walk:
 
     def _in_thread(self, value: Any, kind: type) -> None:
         """Follow the attributes of an object that has others in each thread."""
-        self.found.facts += [Same(value), tuple(vars(value))]
-        self.found.picks.append((in_thread, value))
-        for item in vars(value).values():
-            self.value(item)
+        everything = self.all_followed or _finds_attributes(kind)
+        names = self._named(vars(value), all_of_them=everything)
+        named = (lambda name: True) if everything else self.followed.__contains__
+        self.found.facts += [Same(value), tuple(names)]
+        self.found.picks.append((functools.partial(in_thread, named), value))
+        for name in names:
+            self.value(vars(value)[name])
         self._class(kind)
 
     def _results(self, cache: Any) -> None:

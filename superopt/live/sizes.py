@@ -87,9 +87,12 @@ def same_at_one(built: Traced, found: Traced, inputs: tuple[Any, ...]) -> Traced
         verdict = equal_graphs(whole_graph(found, shapes), whole_graph(there, shapes))
     except (InputError, GraphError):  # a tensor is broadcast: one axis would have two sizes
         return None
-    pairs = zip(refs(built.result), refs(found.result), strict=True)
+    if not verdict.equal:
+        return None
+    pairs = list(zip(refs(built.result), refs(found.result), strict=True))
     orders = {mine: found.orders[its] for mine, its in pairs if its in found.orders}
-    return replace(there, constants=found.constants, orders=orders) if verdict.equal else None
+    views = {mine: found.views[its] for mine, its in pairs if its in found.views}
+    return replace(there, constants=found.constants, orders=orders, views=views)
 
 
 def structure_of(traced: Traced) -> str:
@@ -100,7 +103,7 @@ def structure_of(traced: Traced) -> str:
         if not isinstance(value, Ref):
             return repr(value)
         view = traced.views.get(value.index)
-        return str(view) if view else f"output {places.get(traced.names[value.index])}"
+        return f"view of {view.source}" if view else f"output {places.get(traced.names[value.index])}"
 
     return repr(map_leaves(leaf, traced.result))
 

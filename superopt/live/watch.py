@@ -7,7 +7,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules import module
 
 from superopt.codegen.forms import Forms, form
@@ -79,8 +79,8 @@ class HookWatch:
     """The hooks of the modules that a function calls, which code of torch.compile does not look at again."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        found = reach(function).modules
-        self._modules: list[nn.Module] = [one for one in found if vars(one).keys() >= set(_HOOKS)]
+        modules = [one for one in reach(function).modules if vars(one).keys() >= set(_HOOKS)]
+        self._holders = [*_hooks_of_all(module), *chain.from_iterable(map(_hooks, modules))]
         self._held = self._now()
 
     def same(self) -> bool:
@@ -88,8 +88,7 @@ class HookWatch:
         return self._now() == self._held
 
     def _now(self) -> list[tuple[Any, ...]]:
-        holders = chain(_hooks_of_all(module), chain.from_iterable(map(_hooks, self._modules)))
-        return [(*holder, *holder.values()) if holder else () for holder in holders]
+        return [(id(holder), *holder, *holder.values()) for holder in filter(None, self._holders)]
 
 
 def _has_form(tensor: Tensor) -> bool:

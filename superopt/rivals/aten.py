@@ -170,6 +170,8 @@ def _takes_anything(node: fx.Node) -> bool:
     target = node.target
     if node.op == "get_attr":  # what a condition chooses from, for example
         held = getattr(node.graph.owning_module, str(target), None)
+        if held is None:
+            return not any(isinstance(one.target, torch._ops.HigherOrderOperator) for one in node.users)
         return not isinstance(held, fx.GraphModule) or runs_on_anything(held.graph)
     if isinstance(target, torch._ops.HigherOrderOperator):
         return target.__name__ in _OF_GRAPHS

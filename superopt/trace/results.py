@@ -4,12 +4,12 @@ A result that is a view of an input, or of a tensor that the function holds, is 
 a place of its own for each element, without gaps, and its dimensions follow one another as in PyTorch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from superopt.trace.capture.tape import Call, Meta, Ref, Tape, is_view, map_leaves, refs, results_of
+from superopt.trace.capture.tape import Call, Ref, Tape, is_view, map_leaves, refs, results_of
 
 __all__ = ["View", "laid_out", "orders_of", "outside_views"]
 
@@ -63,26 +63,29 @@ def outside_views(tape: Tape) -> dict[int, View]:
 
 def orders_of(tape: Tape) -> dict[int, tuple[int, ...]]:
     """Return the dimensions of results in their order in memory, where that is not their own order."""
-    orders = {index: _order(tape.metas[index]) for index in refs(tape.result)}
+    metas = {index: tape.metas[index] for index in refs(tape.result)}
+    orders = {index: _order(meta.shape, meta.strides) for index, meta in metas.items()}
     return {index: order for index, order in orders.items() if order != tuple(range(len(order)))}
 
 
-def _order(meta: Meta) -> tuple[int, ...]:
+def _order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     """Return the dimensions of a tensor, that of the longest steps in memory first."""
-    found = list(range(len(meta.shape)))
-    wide = [dim for dim in found if meta.shape[dim] > 1]
-    if 0 in (meta.strides[dim] for dim in wide):  # elements share places, which they never do here
+    found = list(range(len(shape)))
+    wide = [dim for dim in found if shape[dim] > 1]
+    if 0 in (strides[dim] for dim in wide):  # elements share places, which they never do here
         return tuple(found)
-    for dim, next_inside in zip(wide, sorted(wide, key=lambda dim: -meta.strides[dim]), strict=True):
+    for dim, next_inside in zip(wide, sorted(wide, key=lambda dim: -strides[dim]), strict=True):
         found[dim] = next_inside
     return tuple(found)
 
 
 def laid_out(tensor: Tensor, order: tuple[int, ...] | None) -> Tensor:
-    """Return a tensor whose dimensions follow one another in this order in memory, each element apart."""
-    if order is None:
-        return tensor.contiguous()
-    turned = tensor.permute(order)
-    if turned.is_contiguous():
+    """Return a tensor whose dimensions follow one another in this order in memory, each element apart.
+
+    Without an order it is their own. A tensor that lies so stays, if there are gaps in it.
+    """
+    order = order or tuple(range(tensor.ndim))
+    if 0 not in tensor.stride() and _order(tensor.shape, tensor.stride()) == order:
         return tensor
+    turned = tensor.permute(order)
     return turned.contiguous().permute(sorted(order, key=order.__getitem__))

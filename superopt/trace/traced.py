@@ -85,8 +85,7 @@ class Traced:
         """Return the results; those that are copies in PyTorch are copies here."""
         outside = self.program.inputs if self.memory else ()
         taken = {_place(known[port.name]): 0 for port in outside}
-        regions = [node.graph for node in self.program.nodes if isinstance(node, Region)]
-        own = {output.port.name for graph in regions for output in graph.outputs}
+        own = self._made_apart()
         found: dict[object, Tensor] = {}
 
         def made(index: int) -> Tensor:
@@ -107,6 +106,16 @@ class Traced:
             return found[key]
 
         return map_leaves(leaf, self.result)
+
+    def _made_apart(self) -> set[str]:
+        """Return the names of what regions and operators make, but for views, which lie where others do."""
+        made = set[str]()
+        for node in self.program.nodes:
+            if isinstance(node, Region):
+                made.update(output.port.name for output in node.graph.outputs)
+            elif not is_view(self.calls[node.name].call.function):
+                made.update(node.outputs)
+        return made
 
     def run_opaque(self, node: Opaque, known: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
         """Return what one operator outside the algebra makes, by name."""

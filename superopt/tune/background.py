@@ -92,9 +92,10 @@ class Background(Generic[T]):
                 self._done.wait(_LOOK_S)
                 if self.busy and time.monotonic() > end:
                     raise TimeoutError
-        except BaseException:  # Ctrl-C, or the end of a thread that waits for this one
+        except BaseException as error:  # Ctrl-C, or the end of a thread that waits for this one
             self.end()
-            raise
+            if not (isinstance(error, TimeoutError) and self._made):  # or it was done just then
+                raise
         if self._made:
             return self._made[0]
         raise self._raised[0] if self._raised else Interrupted

@@ -1,6 +1,7 @@
 """Counterexamples: inputs on which two programs differ in float64, by more than rounding explains."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from typing import Any, TypeAlias
 
 import torch
@@ -64,6 +65,7 @@ def find_counterexample(
             raise
         check_shapes(made, other)
         least = _NOTHING * max((float(one.abs().max()) for one in _floating(drawn)), default=1.0)
+        parts = [2 if one.is_complex() else 1 for one in made]
         made, other = ([as_reals(one) for one in side] for side in (made, other))
         results = [(a.double(), b.double()) for a, b in zip(made, other, strict=True)]
         found = [differ(a, b, tolerance, least, differing) for a, b in results]
@@ -75,16 +77,17 @@ def find_counterexample(
             certain = watch.see(drawn).certain
             found = [a & as_long(b, a) for a, b in zip(found, certain, strict=True)] if certain else found
         if tolerance < _SMALL and any(bool(one.any()) for one in found):
-            found = _beyond_rounding(left, drawn, results, found)
+            found = _beyond_rounding((left, right), drawn, results, found)
         for number, (a, b, where) in enumerate(zip(made, other, found, strict=True)):
             if not bool(where.any()):
                 continue
             place = tuple(int(i) for i in where.nonzero()[0])
+            last = place[-1:] if parts[number] == 1 else (place[-1] // 2,)
             return Counterexample(
                 name,
                 tuple(_show(i, value) for i, value in enumerate(tensors_of(drawn))),
                 f"output {number}",
-                place,
+                (*place[:-1], *last),
                 float(a[place]),
                 float(b[place]),
             )
@@ -92,18 +95,18 @@ def find_counterexample(
 
 
 def _beyond_rounding(
-    function: Function,
+    functions: tuple[Function, Function],
     drawn: Sequence[Any],
     results: Sequence[tuple[Tensor, Tensor]],
     found: Sequence[Tensor],
 ) -> list[Tensor]:
     """Return which small differences are larger than what the last digits of the inputs make of a result."""
     noise = [torch.zeros_like(a) for a, _ in results]
-    for seed in range(_SHAKES):
+    for seed, (side, function) in product(range(_SHAKES), enumerate(functions)):
         with torch.no_grad():
             moved = tensors_of(function(*beside(drawn, seed=seed)))
-        for at, (one, (a, _)) in enumerate(zip(moved, results, strict=True)):
-            shift = (as_reals(one).double() - a).abs()
+        for at, (one, both) in enumerate(zip(moved, results, strict=True)):
+            shift = (as_reals(one).double() - both[side]).abs()
             noise[at] = torch.maximum(noise[at], torch.where(shift.isnan(), 0.0, shift))
     kept = []
     for where, (a, b), off in zip(found, results, noise, strict=True):

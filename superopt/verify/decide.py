@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_any, tree_map
 
-from superopt.errors import InputError, SuperoptError, first_line
+from superopt.errors import InputError, first_line
 from superopt.verify.counterexample import find_counterexample
 from superopt.verify.evaluation.tiny import is_narrow
 from superopt.verify.field.constants import exact_constant
@@ -66,12 +66,14 @@ def decide(left: Side, right: Side, proof: Proof, seed: int, progress: Callable[
         if verdict.equal:
             return _after_equality(verdict, comparison)
         return _after_doubt(verdict, comparison)
-    except SuperoptError:
-        raise
     except RuntimeError as error:  # some operators of PyTorch insist on the dtypes that they were given
         note = f"floats not compared: a program cannot be run in float64 ({first_line(error)})"
         return _noted(verdict, note)
-    except Exception as error:  # a program may refuse numbers that are drawn, as indices made of floats
+    except (
+        IndexError,
+        ValueError,
+        ArithmeticError,
+    ) as error:  # as of wrong indices
         note = f"floats not compared: a program refuses numbers that were drawn ({first_line(error)})"
         return _noted(verdict, note)
 
@@ -273,13 +275,15 @@ def _mixing(function: Callable[..., Any], narrow: bool) -> Callable[..., Any]:
     def widened(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
             return value
-        if narrow and value.ndim == 0 and value.dtype.itemsize >= _FLOAT32_BYTES:
+        is_constant = value.ndim == 0 and value.grad_fn is None and value.dtype.itemsize >= _FLOAT32_BYTES
+        if narrow and is_constant:
             with contextlib.suppress(RuntimeError):  # one of a batch has no number of its own
                 number = float(value)
-                return value if _meant(number) == number else torch.full_like(value.double(), _meant(number))
+                if (meant := _meant(number)) != number:
+                    return value.double() + (meant - number)
         return value if is_double(value) else value.double()
 
-    def meant(value: Any) -> Any:
+    def as_meant(value: Any) -> Any:
         return _meant(value) if isinstance(value, float) else value
 
     class Mixing(TorchFunctionMode):
@@ -291,7 +295,7 @@ def _mixing(function: Callable[..., Any], narrow: bool) -> Callable[..., Any]:
             """Call one operator."""
             kwargs = kwargs or {}
             if narrow:
-                args, kwargs = tree_map(meant, (args, kwargs))
+                args, kwargs = tree_map(as_meant, (args, kwargs))
             name = getattr(func, "__name__", "")
             writes = (
                 "out" in kwargs or (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"

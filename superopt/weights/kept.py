@@ -4,6 +4,7 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import c_longlong
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -147,6 +148,25 @@ def all_made() -> Iterator[tuple[Part, list[Tensor], Tensor]]:
         yield from kept.parts_made()
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """Weights that changed too often, until they stay the same for some calls: twice as many each time."""
+
+    owners: tuple["weakref.ref[Tensor]", ...]
+    state: object = None
+    calls: int = 0
+    needed: int = _RESTLESS
+
+    def ends(self, state: object) -> bool:
+        """Whether they have stayed the same for as many calls as it takes."""
+        self.calls = self.calls + 1 if state == self.state else 1
+        self.state = state
+        if self.calls <= self.needed:
+            return False
+        self.calls, self.needed = 0, 2 * self.needed
+        return True
+
+
 class Kept:
     """Tensors made of weights, looked after: whoever asks for them gets those of the weights as they are.
 
@@ -164,7 +184,7 @@ class Kept:
         self._made: dict[tuple[int, ...], _Made] = {}  # by the identities of the weights
         self.latest: dict[int, _Made] = {}  # what served last, by the identity of the first weight
         self._short = 0  # times in a row that tensors served a few calls only
-        self._waiting: dict[int, tuple[object, int]] = {}  # by the first weight: as it is, for so many calls
+        self._waiting: dict[tuple[int, ...], _Waiting] = {}  # by the identities of the weights
         self._told: set[str] = set()  # why some calls are computed whole
         _all_kept.add(self)
 
@@ -237,11 +257,14 @@ class Kept:
 
     def _has_settled(self, given: Sequence[Tensor]) -> bool:
         """Whether weights have stayed the same for some calls, in which nothing was made of them."""
-        now = tuple((id(one), one._version, one.data_ptr()) for one in given)
-        before, calls = self._waiting.get(id(given[0]), ((), 0))
-        calls = calls + 1 if now == before else 1
-        self._waiting[id(given[0])] = now, calls
-        return calls > _RESTLESS
+        key = tuple(map(id, given))
+        waiting = self._waiting.get(key)
+        if waiting is None or any(
+            owner() is not one for owner, one in zip(waiting.owners, given, strict=True)
+        ):
+            owners = tuple(weakref.ref(one, lambda _: self._waiting.pop(key, None)) for one in given)
+            waiting = self._waiting[key] = _Waiting(owners)
+        return waiting.ends([(one._version, one.data_ptr()) for one in given])
 
     def _found(self, given: Sequence[Tensor]) -> tuple[Shared, ...] | None:
         """Return what is made of these weights, or None where that is no number; say so once."""
@@ -347,16 +370,17 @@ class KeptKernel:
     def prepared(self, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
         """Return what computes the region from tensors of these shapes, strides and dtypes."""
         read = self._looked_up(given)
-        if read is None:
-            return self.in_order
-        run = self.kernel.prepared(read)
+        run = None if read is None else self.kernel.prepared(read)
         latest, first = self.kept.latest, self._weights[0]
 
         def run_with_kept(given: Sequence[Tensor]) -> Sequence[Tensor]:
+            nonlocal run
             made = latest.get(id(given[first]))
             read = (None if made is None else made.quick(given)) or self._looked_up(given)
             if read is None:
                 return self._computed_whole(given)
+            if run is None:
+                run = self.kernel.prepared(read)
             found: Sequence[Tensor] = run(read)
             return found
 

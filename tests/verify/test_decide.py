@@ -73,6 +73,7 @@ def test_sums_that_nearly_cancel_are_no_difference(seed: int) -> None:
     second = lambda x: x / x.sort(-1).values.sum(-1, keepdim=True)  # noqa: E731
     x = torch.randn(1024, 64, dtype=torch.float64, generator=GENERATOR)
     assert equivalent(first, second, x, seed=seed).unknown
+    assert equivalent(second, first, x, seed=seed).unknown
 
 
 def test_a_small_difference_in_float64_is_one() -> None:

@@ -195,15 +195,23 @@ def _same_autocast() -> Iterator[None]:
     """Leave autocast as it is, also where a graph fails between two of its nodes that enter and leave it."""
     kinds = ("cpu", "cuda")
     before = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds]
-    depth: int = torch.autocast_increment_nesting()
+    depth = _autocast_depth()  # none is added: PyTorch forgets its casts of weights where the outermost ends
     try:
         yield
     finally:
-        while torch.autocast_decrement_nesting() >= depth:
-            pass
+        while _autocast_depth() > depth:
+            torch.autocast_decrement_nesting()
+        if not depth:
+            torch.clear_autocast_cache()
         for kind, enabled, dtype in before:
             torch.set_autocast_enabled(kind, enabled)
             torch.set_autocast_dtype(kind, dtype)
+
+
+def _autocast_depth() -> int:
+    torch.autocast_increment_nesting()
+    depth: int = torch.autocast_decrement_nesting()
+    return depth
 
 
 def _seconds_of(call: Program) -> float:

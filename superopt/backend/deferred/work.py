@@ -43,7 +43,7 @@ _MOST_BEGUN = 3  # an item is given up after work on it failed, or ended its pro
 _AS_WRITTEN_S, _SEARCHED_S = 30.0, 40.0
 _LEAST_S = 8.0  # no region is begun when fewer seconds are left
 _GRACE_S = 15.0  # compilers, races and checks may go on for so long when no seconds are left
-_TWICE = 2
+_MORE = 2  # times the seconds that were too few, which an item needs to be begun again
 _HEAD_TO_HEAD_S = 1.5
 
 
@@ -106,7 +106,7 @@ def _worked_off_within(item: Pending, left: float) -> Outcome:
     try:
         return Background(lambda: work_off(item, min(left, LARGE_S))).result(left + _GRACE_S)
     except TimeoutError:
-        put_back(replace(item, least_s=_TWICE * left))  # it is not begun again with as little time
+        put_back(replace(item, least_s=_MORE * left))  # it is not begun again with as little time
         why = "it takes longer than the time that was left"
         return Outcome(item.operators, item.inputs, False, False, why, seconds=time.monotonic() - start)
 

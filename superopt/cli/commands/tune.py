@@ -46,7 +46,7 @@ def add_command(commands: Any) -> None:
         "--pending", action="store_true", help="the regions that torch.compile left for want of time"
     )
     parser.add_argument(
-        "--minutes", type=options.minutes, metavar="M", help="with --pending: how long at most"
+        "--minutes", type=options.minutes, metavar="M", help="with --pending: about how long at most"
     )
     parser.add_argument(
         "--function", metavar="FILE:NAME", help="the original, where the file does not name a workload"

@@ -166,15 +166,18 @@ def largest_error(exact: Tensor, found: Tensor) -> float:
 
 
 def as_reals(value: Tensor) -> Tensor:
-    """Return the real and imaginary parts of a complex tensor as one row, and other tensors as they are."""
+    """Return a complex tensor with real and imaginary parts in turn in its rows, and others as they are."""
     if not value.is_complex():
         return value
-    return torch.view_as_real(value.resolve_conj()).movedim(-1, 0).reshape(-1)
+    pairs = torch.view_as_real(value.resolve_conj())
+    return pairs.flatten(-2) if value.ndim else pairs
 
 
 def as_long(mask: Tensor, reals: Tensor) -> Tensor:
     """Return a mask of complex numbers as one of their parts, and other masks as they are."""
-    return mask if mask.shape == reals.shape else torch.cat([mask.reshape(-1)] * 2)
+    if mask.shape == reals.shape:
+        return mask
+    return mask[..., None].expand(*mask.shape, 2).reshape(reals.shape)
 
 
 def scale_of(exact: Tensor) -> Tensor:

@@ -41,12 +41,13 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
         witness = _round(setting, drawn, good, tally, wanted, fixed=trials is not None)
         if witness is not None:
             return Finding(witness)
-        needed = wanted if tally.unseen else 0
+        there = trials or setting.wanted(_per_trial(setting, elsewhere, elsewhere.share))
+        needed = there if tally.unseen else 0
         if roots.stages and _differs_elsewhere(setting, drawn, good, elsewhere, needed):
             return Finding(notes=("no proof: the programs differ where some root has no value",))
         if trials is None:
             wanted = setting.wanted(_per_trial(setting, tally, tally.share))
-        if tally.kept >= wanted and _seen(tally, elsewhere, wanted):
+        if tally.kept >= wanted and _seen(tally, elsewhere, there):
             break
         if number and tally.rooted and not tally.kept:
             break
@@ -56,7 +57,7 @@ def random_rounds(setting: Setting, tally: Tally, trials: int | None) -> Finding
         count = min(limit, count * 8) if scarce else count
     if roots.stages and not tally.rooted:
         return Finding(notes=("no proof: too many square roots for random numbers to have them all",))
-    if not _seen(tally, elsewhere, wanted):
+    if not _seen(tally, elsewhere, there):
         return Finding(notes=("no proof: where a condition leaves a root out, nothing was compared",))
     return _concluded(setting, tally)
 
@@ -90,6 +91,8 @@ def _differs_elsewhere(
     At least `wanted` trials with all results are looked at, where there are so many.
     """
     without = np.setdiff1d(np.arange(drawn.trials), good)
+    tally.drawn += drawn.trials
+    tally.rooted += without.size
     looked = 0
     for batch in batches(setting, drawn, without, _ROOTLESS):
         if looked >= _ROOTLESS and tally.kept >= wanted:

@@ -144,7 +144,7 @@ class Setting:
         if self.tiny.missing:
             return self.tiny.missing
         if not self.suits:
-            return "its arithmetic does not keep all constants of the programs apart"
+            return "no arithmetic was found that keeps all constants of the programs and their signs apart"
         if self.largest > _MOST_ELEMENTS:
             return f"a tensor takes {self.largest} elements to show every outcome of its masks"
         if self.facts.ordered and not self.ranked and self._orders_wrongly():

@@ -273,6 +273,21 @@ def test_a_graph_that_fails_under_autocast_leaves_it() -> None:
     assert torch.autocast_decrement_nesting() == 0
 
 
+def test_a_race_under_autocast_leaves_no_casts() -> None:
+    """PyTorch keeps what it casts of weights until the outermost autocast ends."""
+    x, w = torch.ones(4, 4), torch.nn.Parameter(torch.eye(4))
+
+    def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu"):
+            return x @ w
+
+    own = made(product, x, w)
+    assert own is not None
+    own.is_faster(product, 10.0)
+    w.data.mul_(2)
+    assert torch.equal(product(x, w).float(), 2 * x)
+
+
 def test_a_program_runs_uncompiled_and_its_next_start_compiles_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

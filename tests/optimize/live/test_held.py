@@ -327,6 +327,19 @@ def test_what_a_thread_holds(build, kind: type[threading.local]) -> None:
     watched.theirs(x)
 
 
+def test_what_a_thread_holds_besides_does_not_matter(build) -> None:
+    """Before: the function was traced again for each, and after 32 times the original computed."""
+    held = threading.local()
+    held.scale, held.request = 2.0, object()
+    x = torch.randn(4, 8)
+    watched = build(lambda x: (x * held.scale).tanh(), x)
+    for _ in range(40):
+        held.request = object()
+        watched.ours(x)
+    held.scale = 3.0
+    watched.theirs(x)
+
+
 def test_another_thread_looks_while_a_call_begins(build, monkeypatch) -> None:
     """Before: this thread's call took the tensors that the other thread holds."""
     held = threading.local()

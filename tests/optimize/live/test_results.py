@@ -141,6 +141,10 @@ def turned_late(x: Tensor) -> Any:
     return {"turned": y.t(), "whole": y.sum(-1), "split": y.view(-1, 2, 4).transpose(1, 2)}
 
 
+def sorted_late(x: Tensor) -> Any:
+    return (x * 2).t().sort(-1).values, (x * x).sum(-1)
+
+
 def alike(x: Tensor) -> Tensor:
     return (x * 2).tanh()
 
@@ -164,6 +168,7 @@ def steps(result: Any) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("function", "inputs"),
     [
+        (sorted_late, [torch.randn(4, 8), torch.randn(8, 4).t()]),
         (turned, [torch.randn(4, 8), torch.randn(8, 4).t(), torch.randn(6, 10)]),
         (turned_late, [torch.randn(4, 8), torch.randn(8, 4).t(), torch.randn(6, 16)[:, ::2]]),
         (alike, [torch.randn(4, 8), torch.randn(8, 4).t(), torch.randn(4, 16)[:, ::2]]),
@@ -189,7 +194,7 @@ def test_views_of_inputs_are_views(build) -> None:
     """Before: they were copies."""
     x = torch.randn(4, 8)
     watched = build(views, x)
-    for at in (x, torch.randn(6, 8), torch.randn(4, 16)[:, 4:12], x):
+    for at in (x, torch.randn(6, 8), torch.randn(1, 8), torch.randn(4, 16)[:, 4:12], x):
         watched.computes(at)
         found, wanted = tree_leaves(watched.best(at)), tree_leaves(views(at))
         assert places(at, BIAS, *found) == places(at, BIAS, *wanted)

@@ -231,6 +231,26 @@ def test_weights_that_stay_are_kept_after_some_that_did_not() -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("short_lived", [False, True])
+def test_what_changes_in_every_call_is_waited_for_longer_each_time(
+    monkeypatch: pytest.MonkeyPatch, short_lived: bool
+) -> None:
+    """A write through `.data` leaves no trace but the numbers, and new weights may lie where old ones lay."""
+    (kept, ends), found, tries = small_kept(), Kept._found, list[int]()
+    monkeypatch.setattr(Kept, "_found", lambda *given: tries.append(1) or found(*given))
+    g, w = torch.rand(8), torch.randn(4, 8)
+    for _ in range(300):
+        if short_lived:
+            g, w = torch.rand(8), torch.randn(4, 8)
+        w.data.add_(1)
+        made = kept.of([g, w])
+        if made is not None:
+            torch.testing.assert_close(made[0], g * w)
+    assert len(tries) <= 8
+    assert ends == ["the weights change with nearly every call"]
+
+
+@torch.no_grad()
 def test_what_is_not_finite_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """Before: such a region was computed by torch without a word."""
     kept, ends = small_kept()
