@@ -11,7 +11,7 @@ from torch import Tensor
 
 from superopt.trace.capture.tape import Call, Ref, Tape, is_view, map_leaves, refs, results_of
 
-__all__ = ["View", "laid_out", "orders_of", "outside_views"]
+__all__ = ["View", "in_order", "laid_out", "orders_of", "outside_views"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,17 @@ def _order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def laid_out(tensor: Tensor, order: tuple[int, ...] | None) -> Tensor:
-    """Return a tensor whose dimensions follow one another in this order in memory, each element apart.
+def in_order(tensor: Tensor, order: tuple[int, ...] | None) -> Tensor:
+    """Return a tensor as it lies in memory, unless its dimensions follow one another in another order."""
+    own = _order(tensor.shape, tensor.stride())
+    return tensor if own == (order or tuple(range(tensor.ndim))) else laid_out(tensor, order)
 
-    Without an order it is their own. A tensor that lies so stays, if there are gaps in it.
-    """
-    order = order or tuple(range(tensor.ndim))
-    if 0 not in tensor.stride() and _order(tensor.shape, tensor.stride()) == order:
-        return tensor
+
+def laid_out(tensor: Tensor, order: tuple[int, ...] | None) -> Tensor:
+    """Return a tensor whose dimensions follow one another in this order in memory, each element apart."""
+    if order is None:
+        return tensor.contiguous()
     turned = tensor.permute(order)
+    if turned.is_contiguous():
+        return tensor
     return turned.contiguous().permute(sorted(order, key=order.__getitem__))

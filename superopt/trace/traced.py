@@ -15,7 +15,7 @@ from superopt.trace.capture.dispatch import capture
 from superopt.trace.capture.tape import Meta, Ref, is_view, map_leaves, refs, results_of
 from superopt.trace.eager import digest_of, eager_of
 from superopt.trace.regions import cut
-from superopt.trace.results import View, laid_out, orders_of, outside_views
+from superopt.trace.results import View, in_order, laid_out, orders_of, outside_views
 from superopt.trace.run import TORCH_DTYPES, run_graph
 
 __all__ = ["Traced", "trace"]
@@ -85,12 +85,14 @@ class Traced:
         """Return the results; those that are copies in PyTorch are copies here."""
         outside = self.program.inputs if self.memory else ()
         taken = {_place(known[port.name]): 0 for port in outside}
-        own = self._made_apart()
+        ways = self._ways()
         found: dict[object, Tensor] = {}
 
         def made(index: int) -> Tensor:
             name, memory = self.names[index], self.memory.get(index)
-            tensor = laid_out(known[name], self.orders.get(index)) if name in own else known[name]
+            tensor = known[name]
+            if name in ways:
+                tensor = ways[name](tensor, self.orders.get(index))
             if memory is None or taken.setdefault(_place(tensor), memory) == memory:
                 return tensor
             return tensor.clone()
@@ -107,15 +109,15 @@ class Traced:
 
         return map_leaves(leaf, self.result)
 
-    def _made_apart(self) -> set[str]:
-        """Return the names of what regions and operators make, but for views, which lie where others do."""
-        made = set[str]()
+    def _ways(self) -> dict[str, Callable[[Tensor, tuple[int, ...] | None], Tensor]]:
+        """Return what lays out what regions and operators make, but for views, which lie where others do."""
+        ways: dict[str, Callable[[Tensor, tuple[int, ...] | None], Tensor]] = {}
         for node in self.program.nodes:
             if isinstance(node, Region):
-                made.update(output.port.name for output in node.graph.outputs)
+                ways |= {output.port.name: laid_out for output in node.graph.outputs}
             elif not is_view(self.calls[node.name].call.function):
-                made.update(node.outputs)
-        return made
+                ways |= dict.fromkeys(node.outputs, in_order)
+        return ways
 
     def run_opaque(self, node: Opaque, known: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
         """Return what one operator outside the algebra makes, by name."""
