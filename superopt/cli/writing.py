@@ -45,15 +45,14 @@ def check_folder(option: str, folder: Path) -> None:
         raise InputError(f"{option} {str(folder)!r} is a file; give a folder")
 
 
-def write_text(path: Path, text: str, source: Path | None = None) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write a text in place of what was at the path, or raise InputError."""
-    write_bytes(path, text.encode("utf-8"), source)
+    write_bytes(path, text.encode("utf-8"))
 
 
-def write_bytes(path: Path, content: bytes, source: Path | None = None) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
     """Write bytes in place of what was at the path, or raise InputError."""
     try:
-        check_source(path, source)
         with replacing(path) as file:
             file.write(content)
     except (OSError, ValueError) as error:

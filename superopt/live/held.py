@@ -32,7 +32,7 @@ def in_context(variable: contextvars.ContextVar[Any]) -> Any:
 
 
 def in_thread(named: Callable[[str], bool], local: threading.local) -> tuple[Any, ...]:
-    """Return which attributes of some names an object has here that has others in each thread."""
+    """Return what a `threading.local` holds in this thread, of the names that are meant."""
     held = {name: value for name, value in vars(local).items() if named(name)}
     return (len(held), *held, *held.values())
 

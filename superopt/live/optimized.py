@@ -408,7 +408,7 @@ class Optimized:
         return assemble(self._traced_at(inputs)[0] or self.traced, {})
 
     def _without_kernels(self, inputs: tuple[Any, ...], error: CodegenError) -> Any:
-        """Compute by the original, now and whenever inputs of these sizes come."""
+        """Compute by the original, now and whenever inputs of these sizes and strides come."""
         self._programs[signature(inputs)] = run = self._unmade(inputs, error)
         self._calls = Calls()
         return run(*inputs)

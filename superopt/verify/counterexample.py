@@ -16,14 +16,16 @@ from superopt.verify.floats.report import Counterexample
 from superopt.verify.floats.samples import DIRECTED, DISTRIBUTIONS, beside, sample, tensors_of
 from superopt.verify.floats.wide import in_float64, largest_number
 
-__all__ = ["find_counterexample"]
+__all__ = ["CANCELLED", "find_counterexample"]
 
 Function: TypeAlias = Callable[..., Any]
+
+CANCELLED = 1e-8
+"""A difference, as a share of a row, that rounding may cause in float64 where numbers cancel."""
 
 # Distributions on which equal functions may differ by rounding alone.
 _CANCELLING = frozenset({"constant rows"})
 _NOTHING = 2.0**-44  # the share of the largest input that is left where it cancels in float64
-_SMALL = 1e-8  # a difference, as a share of a row, that rounding may cause in float64 where numbers cancel
 _SHAKES = 3  # runs on inputs that differ in their last digits
 _PRINTED = 6  # elements at each end of a long tensor in a counterexample
 
@@ -76,7 +78,7 @@ def find_counterexample(
         if watch is not None and any(bool(one.any()) for one in found):
             certain = watch.see(drawn).certain
             found = [a & as_long(b, a) for a, b in zip(found, certain, strict=True)] if certain else found
-        if tolerance < _SMALL and any(bool(one.any()) for one in found):
+        if tolerance < CANCELLED and any(bool(one.any()) for one in found):
             found = _beyond_rounding((left, right), drawn, results, found)
         for number, (a, b, where) in enumerate(zip(made, other, found, strict=True)):
             if not bool(where.any()):
@@ -111,7 +113,7 @@ def _beyond_rounding(
     kept = []
     for where, (a, b), off in zip(found, results, noise, strict=True):
         gap = (a - b).abs()
-        kept.append(where & (~gap.isfinite() | (gap > _SMALL * scale_of(a)) | (gap > ROUNDING * off)))
+        kept.append(where & (~gap.isfinite() | (gap > CANCELLED * scale_of(a)) | (gap > ROUNDING * off)))
     return kept
 
 

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_any, tree_map
 
 from superopt.errors import InputError, first_line
-from superopt.verify.counterexample import find_counterexample
+from superopt.verify.counterexample import CANCELLED, find_counterexample
 from superopt.verify.evaluation.tiny import is_narrow
 from superopt.verify.field.constants import exact_constant
 from superopt.verify.floats.compare import DISTRIBUTIONS, compare_floats, in_float64, tensors_of
@@ -34,7 +34,6 @@ _DRAWS_S = 0.25  # seconds of one draw of all kinds, after which no other is beg
 _REAL = 1e-4  # a float64 difference, as a share of a row, that no order of operations explains
 _LAST_DIGITS = 2.0**-46  # a difference that float64 shows
 _FLOAT32_BYTES = 4
-_ROUNDING = 1e-8  # the error that rounding may cause in float64 where numbers cancel
 
 CONTRADICTION = (
     "the algebra finds the programs equal, but the numbers below are not:"
@@ -69,11 +68,7 @@ def decide(left: Side, right: Side, proof: Proof, seed: int, progress: Callable[
     except RuntimeError as error:  # some operators of PyTorch insist on the dtypes that they were given
         note = f"floats not compared: a program cannot be run in float64 ({first_line(error)})"
         return _noted(verdict, note)
-    except (
-        IndexError,
-        ValueError,
-        ArithmeticError,
-    ) as error:  # as of wrong indices
+    except (IndexError, ValueError, ArithmeticError) as error:
         note = f"floats not compared: a program refuses numbers that were drawn ({first_line(error)})"
         return _noted(verdict, note)
 
@@ -98,7 +93,7 @@ def _after_doubt(verdict: Verdict, comparison: "_Comparison") -> Verdict:
 
 def _after_equality(verdict: Verdict, comparison: "_Comparison") -> Verdict:
     """Return what is left of an equality when floats have spoken."""
-    found = comparison.counterexample(tolerance=_ROUNDING)
+    found = comparison.counterexample(tolerance=CANCELLED)
     if found is not None:
         outcome: Outcome = (
             "different" if comparison.counterexample(tolerance=_REAL) is not None else "unknown"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from backend.conftest import plan_of
+from torch import Tensor
 
 from superopt.backend import graphpass
 from superopt.backend.cache import keep
@@ -157,6 +158,20 @@ def test_some_are_taken_up_before_the_rest_after_a_while(
     assert (graph.stale, graph.settled) == (True, True)
 
 
+def with_better_kernels(
+    model: Model, region: Region, waiting: list[live.Waiting]
+) -> tuple[Model, Tensor, Tensor]:
+    """Return a compiled model for which better kernels were found since, with an input and its result."""
+    compiled = torch.compile(model, backend="superopt", options=OPTIONS)
+    x = torch.randn(4, 8)
+    with torch.no_grad():
+        expected = model(x)
+        compiled(x)
+        find(region, plan_of(region, pick_target("cpu")))
+        looked(waiting)
+    return compiled, x, expected
+
+
 @pytest.mark.parametrize("why", ["deterministic", "stance", "limit", "error", "version"])
 def test_a_program_that_must_stay_as_it_is_does(
     why: str,
@@ -166,13 +181,8 @@ def test_a_program_that_must_stay_as_it_is_does(
     no_thread: list[live.Waiting],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compiled = torch.compile(model, backend="superopt", options=OPTIONS)
-    x = torch.randn(4, 8)
+    compiled, x, expected = with_better_kernels(model, region, no_thread)
     with torch.no_grad():
-        expected = model(x)
-        compiled(x)
-        find(region, plan_of(region, pick_target("cpu")))
-        looked(no_thread)
         if why == "deterministic":
             monkeypatch.setattr(live, "stays_as_it_is", lambda: True)
         if why == "stance":
@@ -194,13 +204,8 @@ def test_what_a_stance_forbids_is_taken_up_when_it_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before: it was taken up at the next start of the program at the earliest."""
-    compiled = torch.compile(model, backend="superopt", options=OPTIONS)
-    x = torch.randn(4, 8)
+    compiled, x, expected = with_better_kernels(model, region, no_thread)
     with torch.no_grad():
-        expected = model(x)
-        compiled(x)
-        find(region, plan_of(region, pick_target("cpu")))
-        looked(no_thread)
         for stance, taken in (("fail_on_recompile", [0]), ("default", [0, 1])):
             monkeypatch.setattr(torch._dynamo.eval_frame, "_stance", replace_stance(stance))
             for _ in range(3):

@@ -29,7 +29,7 @@ from superopt.cache import Cache, Key, Record, key_of
 from superopt.codegen.forms import is_plain
 from superopt.cost.memory import available_bytes
 from superopt.errors import kind_and_line
-from superopt.rivals.inductor import have_same_numbers
+from superopt.rivals.inductor import have_same_numbers, settings_text
 from superopt.targets import pick_target
 from superopt.tune import confirm
 from superopt.tune.measure import bytes_of
@@ -82,7 +82,7 @@ class Uncompiled:
             "verify": options.verify,
             "weights": options.weights,
             "strides": [list(map(str, one.stride())) for one in inputs if isinstance(one, Tensor)],
-            "inductor": {name: str(value) for name, value in sorted(options.inductor.items())},
+            "inductor": settings_text(options.inductor),
             "threads": torch.get_num_threads(),
             "autocast": torch.is_autocast_enabled("cpu"),
         }

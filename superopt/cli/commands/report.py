@@ -5,7 +5,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-from superopt.cli.writing import write_text
+from superopt.cli.writing import check_source, write_text
 
 __all__ = ["add_command"]
 
@@ -38,9 +38,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from superopt.result import read_result
 
     source = Path(arguments.result)
-    result = read_result(source)
     page = Path(arguments.html) if arguments.html else source.with_suffix(".html")
-    write_text(page, report_html(result), source)
+    check_source(page, source)
+    write_text(page, report_html(read_result(source)))
     print(page)
     if arguments.open:
         webbrowser.open(page.resolve().as_uri())

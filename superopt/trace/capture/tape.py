@@ -4,6 +4,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -102,6 +103,7 @@ class Tape:
     memory: dict[int, int] = field(default_factory=dict)
 
 
+@cache
 def is_view(operator: Any) -> bool:
     """Return whether an operator returns memory of its arguments."""
     schema = getattr(operator, "_schema", None)
