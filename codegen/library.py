@@ -15,7 +15,7 @@ from superopt.codegen.operands import alike
 from superopt.ir import Graph, Step
 from superopt.ir.mugraph import Kernel, convolution_of, walk
 
-__all__ = ["LibraryCall"]
+__all__ = ["LibraryCall", "as_result"]
 
 Axes = tuple[str, ...]
 Function = Callable[..., Tensor]
@@ -72,6 +72,17 @@ class LibraryCall:
             values[value] = function(*(values[i] for i in inputs))
         made = ((values[value], self._rounded.get(value)) for value in self._stored)
         return [(one if dtype is None else one.to(dtype)).contiguous() for one, dtype in made]
+
+
+def as_result(tensor: Tensor, shape: Sequence[int], dtype: torch.dtype, *, copy: bool) -> Tensor:
+    """Return what nobody else reads as a result of its own: contiguous, and to PyTorch no view.
+
+    It has the same memory where that can be, unless it is to be a copy. What views made without gradients
+    show cannot be changed in place later, where gradients are made.
+    """
+    made = tensor.reshape(shape).to(dtype, copy=copy, memory_format=torch.contiguous_format)
+    own: Tensor = made.contiguous()
+    return torch.ops.aten._unsafe_view.default(own, list(shape)) if own._is_view() else own
 
 
 def _unknown(graph: Graph, what: str) -> UnsupportedError:

@@ -157,6 +157,18 @@ class _Launch:
     made: list[_Made]
     link: Link
 
+    def addresses(self, values: list[Any], results: dict[str, TorchTensor]) -> list[int]:
+        """Return where its tensors lie; memory for what it makes is added to the values or the results."""
+        found = [values[value].data_ptr() for value in self.kernel.reads]
+        for one in self.made:
+            tensor = one.empty()
+            found.append(tensor.data_ptr())
+            if one.name is None:
+                values[one.value] = tensor
+            else:
+                results[one.name] = tensor
+        return found
+
 
 def _laid_out(launches: "Sequence[_Launch]") -> tuple[dict[int, int], int]:
     """Return where values between kernels lie in one piece of memory, in bytes, and how large it is.
@@ -323,29 +335,23 @@ class CppMuGraph:
 
     def _launches(self, plan: "_Plan") -> Prepared:
         """Return the calls of all kernels in order."""
-        launches = list(enumerate(plan.launches))
-        calls = {at: chained([one.link]) for at, one in launches if isinstance(one, _Launch)}
+        calls = [chained([one.link]) if isinstance(one, _Launch) else None for one in plan.launches]
+        launches = list(zip(plan.launches, calls, self._last_reads(), strict=True))
 
         def run(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
             values = [*given, *self._unmade]
             results: dict[str, TorchTensor] = {}
-            for at, launch in launches:
-                if not isinstance(launch, _Launch):
+            for launch, call, read_for_the_last_time in launches:
+                if isinstance(launch, _Launch) and call is not None:
+                    call(*launch.addresses(values, results))
+                elif not isinstance(launch, _Launch):
                     launch(values, results)
-                    continue
-                addresses = [values[value].data_ptr() for value in launch.kernel.reads]
-                for one in launch.made:
-                    tensor = one.empty()
-                    addresses.append(tensor.data_ptr())
-                    if one.name is None:
-                        values[one.value] = tensor
-                    else:
-                        results[one.name] = tensor
-                calls[at](*addresses)
+                for value in read_for_the_last_time:
+                    values[value] = None
             for output in self._carried:
                 carried = values[output.value]
                 strides = axis_strides(self.graph.inputs[output.value], carried.stride(), plan.sizes)
-                results[output.port.name] = spread(carried, strides, output.port, plan.sizes)
+                results[output.port.name] = spread(carried, strides, output.port, plan.sizes, copy=True)
             return [results[name] for name in self.outputs]
 
         if all(isinstance(launch, _Launch) for launch in plan.launches):
@@ -359,6 +365,15 @@ class CppMuGraph:
                 return run(given)
 
         return run_with_library
+
+    def _last_reads(self) -> list[list[int]]:
+        """Return, of the values between kernels, those that each kernel is the last one to read."""
+        last = {value: at for at, kernel in enumerate(self._kernels) for value in kernel.reads}
+        found: list[list[int]] = [[] for _ in self._kernels]
+        for value, at in last.items():
+            if value >= len(self.inputs):
+                found[at].append(value)
+        return found
 
     def _plan(self, given: Sequence[TorchTensor], threads: int) -> "_Plan":
         """Return what need not be worked out at every call."""

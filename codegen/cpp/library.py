@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor as TorchTensor
 
-from superopt.codegen.library import LibraryCall
+from superopt.codegen.library import LibraryCall, as_result
 from superopt.codegen.statements import axis_strides
 from superopt.dtypes import torch_dtypes
 from superopt.ir import Port
@@ -26,27 +26,31 @@ class LibraryKernel:
         self._call = call
         self._mugraph = mugraph
         self._graph = mugraph.graph
-        self._loads = mugraph.loads(call)
+        self.reads = tuple(mugraph.loads(call))
+        others = (one for one in mugraph.kernels if one is not call)
+        self._read = {value for other in others for value in mugraph.loads(other)}
         self._stored = mugraph.stores(call)
         self._dtypes = {value: torch_dtypes()[dtype] for value, dtype in mugraph.rounded}
         self.prepared({}, self._graph.sizes)  # refuses what no library computes
 
     def prepared(self, strides: Mapping[int, Sequence[int]], sizes: Mapping[str, int]) -> LibraryRun:
         """Return the call on tensors whose inputs have these strides."""
-        seen = {value: self._seen(value, strides.get(value), sizes) for value in self._loads}
-        axes = {value: self._ordered(value) for value in self._loads}
+        seen = {value: self._seen(value, strides.get(value), sizes) for value in self.reads}
+        axes = {value: self._ordered(value) for value in self.reads}
         call = LibraryCall(self._graph, self._call, axes, self._stored, sizes)
+        outputs = self._graph.outputs
+        leaving = {i: [one.port for one in outputs if one.value == i] for i in self._stored}
         orders = [[call.axes[i].index(axis) for axis in self._ordered(i)] for i in self._stored]
 
         def run(values: list[TorchTensor], results: dict[str, TorchTensor]) -> None:
             made = call({value: see(values[value]) for value, see in seen.items()})
             for value, tensor, order in zip(self._stored, made, orders, strict=True):
-                for output in self._graph.outputs:
-                    if output.value == value:
-                        found = dict(zip(call.axes[value], tensor.stride(), strict=True))
-                        results[output.port.name] = spread(tensor, found, output.port, sizes)
-                dtype = self._dtypes.get(value, torch.float32)
-                values[value] = tensor.permute(order).to(dtype).contiguous()
+                strides = dict(zip(call.axes[value], tensor.stride(), strict=True))
+                for at, port in enumerate(leaving[value]):  # the first may have the memory itself
+                    results[port.name] = spread(tensor, strides, port, sizes, copy=at > 0)
+                if value in self._read:
+                    dtype = self._dtypes.get(value, torch.float32)
+                    values[value] = tensor.permute(order).to(dtype).contiguous()
 
         return run
 
@@ -73,13 +77,11 @@ class LibraryKernel:
 
 
 def spread(
-    tensor: TorchTensor, strides: Mapping[str, int], port: Port, sizes: Mapping[str, int]
+    tensor: TorchTensor, strides: Mapping[str, int], port: Port, sizes: Mapping[str, int], *, copy: bool
 ) -> TorchTensor:
-    """Return a copy of a tensor, given the stride of each axis, in the shape and dtype of an output."""
+    """Return a tensor, given the stride of each axis, in the shape and dtype of an output."""
     view = tensor.as_strided(
         [sizes[axis] for axis in port.axes], [strides.get(axis, 0) for axis in port.axes]
     )
     shape = [prod(sizes[axis] for axis in dim) for dim in port.dims]
-    return view.reshape(shape).to(
-        torch_dtypes()[port.dtype], copy=True, memory_format=torch.contiguous_format
-    )
+    return as_result(view, shape, torch_dtypes()[port.dtype], copy=copy)

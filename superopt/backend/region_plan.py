@@ -10,7 +10,7 @@ import json
 import logging
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -156,9 +156,11 @@ class RegionPlan:
         for one in self._kernels:
             if one.ordered is None:
                 known.update(one.kernel(**{name: known[name] for name in one.reads}))
-                continue
-            results = one.ordered.in_order([known[name] for name in one.reads])
-            known.update(zip(one.ordered.outputs, results, strict=True))
+            else:
+                results = one.ordered.in_order([known[name] for name in one.reads])
+                known.update(zip(one.ordered.outputs, results, strict=True))
+            for name in one.last_reads:
+                del known[name]
         return [known[name] for name in self.outputs]
 
     def _single(self) -> OrderedKernel | None:
@@ -210,6 +212,9 @@ class RegionPlan:
             given: Any = kernel
             ordered = isinstance(given, OrderedKernel) and given.inputs == reads
             found.append(_Part(kernel, reads, given if ordered else None))
+        last = {name: at for at, one in enumerate(found) for name in one.reads}
+        for name in set(last).difference(self.inputs, self.outputs):
+            found[last[name]].last_reads.append(name)
         return found
 
     def prove(self) -> None:
@@ -252,6 +257,7 @@ class _Part:
     kernel: Kernel
     reads: tuple[str, ...]
     ordered: OrderedKernel | None
+    last_reads: list[str] = field(default_factory=list)  # which no later part reads, nor the caller
 
 
 _CHANGES = 8  # times that a plan follows tensors of other forms; then it stays with the last ones

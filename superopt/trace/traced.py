@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ _LENIENT: dict[Any, Any] = {torch.ops.aten.view.default: torch.ops.aten.reshape.
 """What runs in place of operators that refuse some memory layouts: an input may come in another one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is worked out once
 class Traced:
     """A traced function: its program, the constants it closes over, and its opaque calls."""
 
@@ -74,18 +75,33 @@ class Traced:
         known = {**self.constants, **dict(zip(self.input_names, tensors, strict=True))}
         device = tensors[0].device if tensors else torch.device("cpu")
         with torch.no_grad():
-            for node in self.program.nodes:
+            for node, read_for_the_last_time in zip(self.program.nodes, self._last_reads, strict=True):
                 if isinstance(node, Region):
                     known.update(run_region(node, known) if run_region else _run_region(node, known, dtype))
                 else:
                     known.update(self.run_opaque(node, known, device))
+                for name in read_for_the_last_time:
+                    del known[name]
             return self._returned(known)
+
+    @cached_property
+    def _last_reads(self) -> list[list[str]]:
+        """What the nodes make and no later one reads, nor the caller: for each node, what it reads last."""
+        nodes = self.program.nodes
+        last = {name: at for at, node in enumerate(nodes) for name in (*node.outputs, *node.inputs)}
+        given = {port.name for port in self.program.inputs}
+        for name in given | {self.names[index] for index in refs(self.result) if index not in self.views}:
+            last.pop(name, None)
+        found: list[list[str]] = [[] for _ in nodes]
+        for name, at in last.items():
+            found[at].append(name)
+        return found
 
     def _returned(self, known: dict[str, Tensor]) -> Any:
         """Return the results; those that are copies in PyTorch are copies here."""
         outside = self.program.inputs if self.memory else ()
         taken = {_place(known[port.name]): 0 for port in outside}
-        ways = self._ways()
+        ways = self._ways
         found: dict[object, Tensor] = {}
 
         def made(index: int) -> Tensor:
@@ -109,8 +125,9 @@ class Traced:
 
         return map_leaves(leaf, self.result)
 
+    @cached_property
     def _ways(self) -> dict[str, Callable[[Tensor, tuple[int, ...] | None], Tensor]]:
-        """Return what lays out what regions and operators make, but for views, which lie where others do."""
+        """What lays out what regions and operators make, but for views, which lie where others do."""
         ways: dict[str, Callable[[Tensor, tuple[int, ...] | None], Tensor]] = {}
         for node in self.program.nodes:
             if isinstance(node, Region):

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from superopt.backend.joint.memory.peak import peak_bytes
 from superopt.errors import InputError, TraceError
 from superopt.ir import Opaque, Region, check_graph, parse_graph, print_graph
 from superopt.trace import trace
@@ -274,3 +275,20 @@ def test_random_numbers_that_no_input_makes(function: Callable[..., Any]) -> Non
 def test_a_mean_of_nothing_is_no_number(function, shape: tuple[int, int]) -> None:
     x = torch.randn(shape)
     assert torch.allclose(trace(function, x).run(x), function(x), equal_nan=True)
+
+
+def test_what_nothing_reads_any_more_is_let_go() -> None:
+    """Before: a program held all that its operators made to the end, and could take much more memory."""
+
+    def chain(x: Tensor) -> tuple[Tensor, Tensor]:
+        first = x
+        for _ in range(9):
+            x = x.cumprod(-1).flip(-1)
+        return x, first.cumprod(0)
+
+    x = torch.rand(256, 256)
+    traced = trace(chain, x)
+    held = peak_bytes(lambda: traced.run(x, dtype=torch.float32)) or 0
+    assert 2 * x.nbytes <= held <= 5 * x.nbytes
+    for made, expected in zip(traced.run(x, dtype=torch.float32), chain(x), strict=True):
+        torch.testing.assert_close(made, expected)

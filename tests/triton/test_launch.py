@@ -313,3 +313,31 @@ def test_an_axis_that_stands_for_another_is_as_long():
     )
     found = sizes_of(fuse(parse_graph(text)), [torch.empty(5, 64)])
     assert found == {"m": 5, "k": 64, "m2": 5}
+
+
+def test_slots_that_nothing_reads_any_more_are_let_go():
+    f32, cpu = torch.float32, torch.device("cpu")
+    left = []
+
+    class Reads(prepared.View):
+        def __call__(self, slots):
+            left.append([at for at, one in enumerate(slots) if one is not None])
+            super().__call__(slots)
+
+    actions = (
+        prepared.Allocate((2,), f32, cpu),
+        Reads(1, torch.neg),
+        Reads(2, torch.neg),
+        Reads(0, torch.neg),
+    )
+    made = prepared.Prepared(actions, (3, 4), None)([torch.ones(2)])
+    assert left == [[0, 1], [0, 2], [0, 3]]
+    assert [one.shape for one in made] == [(2,), (2,)]
+
+
+def test_results_are_no_views():
+    """Before: a result in another form could not be changed in place where gradients are made."""
+    weight = torch.nn.Parameter(torch.ones(24))
+    for tensor in (torch.ones(4, 6), torch.ones(4, 6).t(), torch.ones(4, 1).expand(4, 6)):
+        found = launch.as_result(tensor, (24,), torch.float32, copy=False)
+        assert found.add_(weight).requires_grad

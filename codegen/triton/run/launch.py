@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.forms import is_stored, stored
-from superopt.codegen.library import LibraryCall
+from superopt.codegen.library import LibraryCall, as_result
 from superopt.codegen.signature import in_order, sizes_of
 from superopt.codegen.statements import (
     KernelProgram,
@@ -346,7 +346,8 @@ class _Preparation:
         seen = _seen(tuple(self.sizes[axis] for axis in port.axes), strides)
         shape, dtype = self._shape(port), _DTYPES[port.dtype]
         self.results[port.name] = self._next_slot()
-        self.actions.append(View(held.slot, lambda tensor: seen(tensor).reshape(shape).to(dtype, copy=copy)))
+        result = partial(as_result, shape=shape, dtype=dtype, copy=copy)
+        self.actions.append(View(held.slot, lambda tensor: result(seen(tensor))))
 
     def _library(self, kernel: Kernel) -> None:
         mugraph = self.built.mugraph

@@ -31,7 +31,8 @@ ALIGNED = 16  # bytes: Triton compiles another kernel for a tensor that starts e
 
 _first_launch = threading.Lock()
 
-Slots = list[Tensor]
+Slots = list[Any]
+"""Tensors, and None for those that nothing reads any more."""
 
 
 def alignment_of(tensors: Sequence[Tensor]) -> list[bool]:
@@ -52,6 +53,11 @@ class Allocate:
     dtype: torch.dtype
     device: torch.device
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that it reads."""
+        return ()
+
     def __call__(self, slots: Slots) -> None:
         """Allocate the memory."""
         slots.append(torch.empty(self.shape, dtype=self.dtype, device=self.device))
@@ -64,6 +70,11 @@ class View:
     slot: int
     seen: Callable[[Tensor], Tensor]
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that it reads."""
+        return (self.slot,)
+
     def __call__(self, slots: Slots) -> None:
         """Make the view."""
         slots.append(self.seen(slots[self.slot]))
@@ -75,6 +86,11 @@ class Library:
 
     call: LibraryCall
     loaded: Mapping[int, int]  # value -> slot
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that it reads."""
+        return tuple(self.loaded.values())
 
     def __call__(self, slots: Slots) -> None:
         """Make the library call."""
@@ -121,6 +137,11 @@ class Launch:
     run: Callable[..., object] | None = field(default=None)
     made: Any = None  # the kernel that Triton compiled, once it ran
 
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The slots that it reads."""
+        return *(slot for _, slot in self.places), *(seen.slot for _, seen in self.descriptors)
+
     def __call__(self, slots: Slots) -> None:
         """Launch the kernel on the current stream of the current device."""
         arguments = self.arguments.copy()
@@ -159,6 +180,14 @@ class Prepared:
     actions: tuple[Action, ...]
     results: tuple[int, ...]
     device: int | None
+    last_reads: list[list[int]] = field(default_factory=list)  # slots that each action is the last to read
+
+    def __post_init__(self) -> None:
+        last = {slot: at for at, action in enumerate(self.actions) for slot in action.reads}
+        for at in range(len(self.actions)):
+            self.last_reads.append(
+                [slot for slot, end in last.items() if end == at and slot not in self.results]
+            )
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the outputs in order, given the inputs in order."""
@@ -168,7 +197,9 @@ class Prepared:
             return self._run(tensors)
 
     def _run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        slots = list(tensors)
-        for action in self.actions:
+        slots: Slots = list(tensors)
+        for action, read_for_the_last_time in zip(self.actions, self.last_reads, strict=True):
             action(slots)
+            for slot in read_for_the_last_time:  # its memory may go to what the same stream does next
+                slots[slot] = None
         return [slots[slot] for slot in self.results]
