@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import torch
@@ -65,22 +66,36 @@ def with_inductor(
     patches: Mapping[str, Any],
     *,
     boxed: bool = False,
+    donated: Sequence[int] = (),
     compile_inner: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """Return what Inductor makes of a graph.
 
     It is called with the inputs or, boxed, with a list of them, which it empties: so what is read no more is
-    freed during the call. `compile_inner` compiles in place of Inductor what PyTorch made of the graph.
+    freed during the call. Its code may write over the inputs at places that are `donated`. `compile_inner`
+    compiles in place of Inductor what PyTorch made of the graph.
     """
     from torch._dynamo.utils import GmWrapper
     from torch._inductor.compile_fx import compile_fx
 
     table = table_for(module, patches)
     program: Any = GmWrapper(module, list) if boxed else module
+    compile_inner = compile_inner or (partial(_donating, donated) if donated else None)
     inner: dict[str, Any] = {} if compile_inner is None else {"inner_compile": compile_inner}
     compiled = compile_fx(program, inputs, config_patches=dict(patches), decompositions=table, **inner)
     assert callable(compiled)
     return compiled
+
+
+def _donating(places: Sequence[int], *given: Any, **settings: Any) -> Any:
+    """Compile a graph whose inputs at some places are those that a backward pass reads for the last time."""
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    context = torch._guards.TracingContext.try_get()
+    about: Any = getattr(context, "fw_metadata", None)
+    if about is not None:
+        about.bw_donated_idxs = list(places)
+    return compile_fx_inner(*given, **settings)
 
 
 class _Table(dict[Any, Any]):

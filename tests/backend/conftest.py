@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from superopt.backend import budget, graphpass
+from superopt.backend.checks import whole
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.options import BackendOptions
 from superopt.backend.region import Region
@@ -80,6 +81,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Decision]:
         assert not left, f"also computed outside the regions: {left}"  # the pass logs it as a trouble
 
     monkeypatch.setattr(budget, "known_decision", choose)
+    monkeypatch.setattr(whole, "holding_no_more", lambda graph, offered, replaced: (offered, {}))
     monkeypatch.setattr(graphpass, "replace_all", replaced)
     return made
 

@@ -23,6 +23,7 @@ from torch import Tensor, fx
 
 from superopt.backend.checks.border import border_us
 from superopt.backend.checks.elimination import RACE_S, Elimination, Outcome
+from superopt.backend.checks.held import holding_no_more
 from superopt.backend.checks.verdict import Taken, Verdict, keep_verdict, known_verdict, plans_in, verdict_key
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.graph_data import digest_of
@@ -82,8 +83,9 @@ class WholeRace:
 
         Those that are offered won alone or, where they are not taken, came near it.
         """
+        offered, holding_more = holding_no_more(self.graph, offered, self._replaced)
         if not offered or self.is_whole(offered):
-            return Stay([one for one in offered if one[1].taken], {}, True)
+            return Stay([one for one in offered if one[1].taken], holding_more, True)
         key, cached = self.key, self.ledger.options.cache
         with Cache.open() as cache:
             known = known_verdict(cache, key) if cached else None
@@ -102,11 +104,12 @@ class WholeRace:
             without = {*_went(offered, found), *(one for one in known.without if one not in plans)}
             joined = {*found.joined, *(one for one in known.joined if one not in plans)}
             keep_verdict(key, replace(known, without=tuple(sorted(without)), joined=tuple(sorted(joined))))
-        return Stay(_staying(offered, found), found.lost, settled)
+        return Stay(_staying(offered, found), {**found.lost, **holding_more}, settled)
 
     def last_word(self, offered: Taken, seconds: float) -> Verdict:
         """Return the verdict on a graph after races of about so many seconds, or raise SuperoptError."""
         end = time.monotonic() + seconds
+        offered, _ = holding_no_more(self.graph, offered, self._replaced)
         found = Outcome({})
         if offered and not self.is_whole(offered):
             if not runs_on_anything(self.graph):
@@ -203,14 +206,18 @@ class WholeRace:
 
     def _compiled(self, taken: Taken, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return what Inductor makes of the graph with some regions replaced."""
+        root = self.graph.owning_module or torch.nn.Module()
+        module = fx.GraphModule(root, self._replaced(taken))
+        return compiled_by_inductor(module, inputs, self.ledger.options.inductor)
+
+    def _replaced(self, taken: Taken) -> fx.Graph:
+        """Return a copy of the graph with some regions replaced."""
         copied: dict[fx.Node, fx.Node] = {}
         graph = fx.Graph()
         graph.output(graph.graph_copy(self.graph, copied))
         if taken:
             self.put_in(graph, [(_moved(region, copied), decision) for region, decision in taken])
-        root = self.graph.owning_module or torch.nn.Module()
-        module = fx.GraphModule(root, graph)
-        return compiled_by_inductor(module, inputs, self.ledger.options.inductor)
+        return graph
 
     def _blank(self) -> list[Any]:
         """Return the inputs of the graph without data, at the sizes that it was traced with."""

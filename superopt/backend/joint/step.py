@@ -1,5 +1,6 @@
 """Step: a training step as two graphs, two such steps raced in turns, and the memory that one holds."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -64,7 +65,8 @@ class Step:
         forward, backward = graphs
         first = compiled_by_inductor(forward, inputs, patches)
         names = tuple(one.name if isinstance(one, fx.Node) else "" for one in results_of(forward.graph))
-        made = dict(zip(names, first(*inputs), strict=True))
+        results = first(*inputs)
+        made = dict(zip(names, results, strict=True))
         read = list(backward.graph.find_nodes(op="placeholder"))
         tangents = {
             node.name: one
@@ -72,7 +74,9 @@ class Step:
             if node.name not in made
         }
         given = [made[node.name] if node.name in made else tangents[node.name] for node in read]
-        last = compiled_by_inductor(backward, given, patches, boxed=True)
+        own = _in_own_memory(results, inputs) if torch._functorch.config.donated_buffer else set[int]()
+        donated = [at for at, node in enumerate(read) if node.name in made and id(made[node.name]) in own]
+        last = compiled_by_inductor(backward, given, patches, boxed=True, donated=donated)
         return cls(first, last, inputs, tangents, names, tuple(node.name for node in read))
 
     def __call__(self) -> Sequence[Any]:
@@ -85,6 +89,13 @@ class Step:
     def peak_bytes(self) -> int | None:
         """Return the most bytes that a step holds beside its inputs, None where they cannot be counted."""
         return peak_bytes(self)
+
+
+def _in_own_memory(results: Sequence[Any], inputs: Sequence[Tensor]) -> set[int]:
+    """Return which results, by identity, have memory of their own: PyTorch donates it to backward passes."""
+    tensors = [one for one in (*results, *inputs) if isinstance(one, Tensor)]
+    held = Counter(one.untyped_storage()._cdata for one in tensors)
+    return {id(one) for one in tensors if held[one.untyped_storage()._cdata] == 1}
 
 
 def race(ours: Step, theirs: Step, target: Target) -> float:

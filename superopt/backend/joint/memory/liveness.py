@@ -1,4 +1,4 @@
-"""Liveness: about the most bytes that a step holds at once, told from its joint graph without running it.
+"""Liveness: about the most bytes that a step holds at once, told from its graphs without running it.
 
 Inductor computes an operator together with those that read its result where it can, so that this never lies
 in memory; what such operators read is held until the last of them is computed. All else is held from where
@@ -28,7 +28,7 @@ from superopt.rivals.aten import (
     value_of,
 )
 
-__all__ = ["Held", "Liveness", "Most"]
+__all__ = ["Held", "Liveness", "Most", "most_of_pass"]
 
 _MADE_ANYWHERE = frozenset({"_to_copy", "full", "scalar_tensor", "arange", "clone"})
 """Operators that Inductor computes where their results are read, beside those of single elements."""
@@ -81,12 +81,11 @@ class _Memory(NamedTuple):
     is_given: bool = False
 
 
-class Liveness:
-    """What a step of a joint graph is expected to hold, whatever is kept between its passes."""
+class _Operators:
+    """What is known of the operators of a graph, whatever is done with them."""
 
-    def __init__(self, passes: Passes) -> None:
-        self.passes = passes
-        nodes = [node for node in passes.graph.nodes if node.op == "call_function"]
+    def __init__(self, graph: fx.Graph) -> None:
+        nodes = [node for node in graph.nodes if node.op == "call_function"]
         self.looking = {node for node in nodes if _looks_at(node)}
         self.each = {node for node in nodes if _is_each(node)}
         self.fusing = self.each | {
@@ -95,28 +94,52 @@ class Liveness:
         self.over = self.each | {node for node in nodes if operator_name(node) in _WRITES_INTO}
         self.results = {node: _bytes_of_results(node) for node in nodes}
 
+    def bytes_of(self, memory: _Memory) -> int:
+        """Return the bytes of some memory."""
+        return self.results[memory.made_by][memory.number]
+
+
+class Liveness:
+    """What a step of a joint graph is expected to hold, whatever is kept between its passes."""
+
+    def __init__(self, passes: Passes) -> None:
+        self.passes, self.known = passes, _Operators(passes.graph)
+
     def held(self, kept: Collection[fx.Node], remade: Collection[fx.Node]) -> Held:
         """Return about the most bytes that a step holds where some values are kept and others made again."""
-        first = _Pass(self, self.passes.first(kept), {*self.passes.leaving, *kept})
+        first = _Pass(self.known, self.passes.first(kept), {*self.passes.leaving, *kept})
         found = {node: first.memory_of(node) for node in kept}
         handed = {node: memory for node, memory in found.items() if memory is not None}
         leaving = {memory for node in self.passes.leaving if (memory := first.memory_of(node)) is not None}
         given = {node: one._replace(is_given=True) for node, one in handed.items()}
-        last = _Pass(self, self.passes.last(remade), {*self.passes.gradients}, given)
+        last = _Pass(self.known, self.passes.last(remade), {*self.passes.gradients}, given)
         left = {memory for node in self.passes.gradients if (memory := last.memory_of(node)) is not None}
         dropped = {one._replace(is_given=True) for one in {*handed.values()} - leaving}
         staying = leaving | left | {one._replace(is_given=False) for one in left if one.is_given}
         lasting = leaving | {*handed.values()}
         held = []
         for uncounted in (set[_Memory](), staying):
-            before = sum(self.bytes_of(one) for one in lasting - uncounted)
+            before = sum(self.known.bytes_of(one) for one in lasting - uncounted)
             forward = first.most(lasting, (), uncounted)
             held.append(last.most(left, dropped, uncounted).over(forward, before))
         return Held(*held)
 
-    def bytes_of(self, memory: _Memory) -> int:
-        """Return the bytes of some memory."""
-        return self.results[memory.made_by][memory.number]
+
+def most_of_pass(graph: fx.Graph, given: Collection[fx.Node], within: Mapping[fx.Node, int]) -> int:
+    """Return about the most bytes that one pass holds at once, of its own graph.
+
+    What it is given is dropped after its last reader; calls of plans take more bytes `within`.
+    """
+    known = _Operators(graph)
+    known.results |= {node: _bytes_of_results(node) for node in given}
+    [output] = graph.find_nodes(op="output")
+    results = {one for one in torch.utils._pytree.arg_tree_leaves(*output.args) if isinstance(one, fx.Node)}
+    dropped = {node: _Memory(node, is_given=True) for node in given}
+    order = [node for node in graph.nodes if node.op == "call_function"]
+    one_pass = _Pass(known, order, results, dropped)
+    left = {memory for node in results if (memory := one_pass.memory_of(node)) is not None}
+    before = sum(map(known.bytes_of, dropped.values()))
+    return before + one_pass.most(left, {*dropped.values()} - left, (), within).bytes
 
 
 class _Pass:
@@ -124,7 +147,7 @@ class _Pass:
 
     def __init__(
         self,
-        known: Liveness,
+        known: _Operators,
         order: Sequence[fx.Node],
         results: Collection[fx.Node],
         given: Mapping[fx.Node, _Memory] | None = None,
@@ -144,6 +167,7 @@ class _Pass:
             for one in self.read[node]:
                 self.readers.setdefault(one, []).append(node)
         self._share_loops()
+        self._keep_in_loops()
         place = {node: at for at, node in enumerate(self.written)}
         for several in self.readers.values():
             several.sort(key=place.__getitem__)
@@ -165,7 +189,11 @@ class _Pass:
         return made
 
     def most(
-        self, lasting: Collection[_Memory], given: Collection[_Memory], uncounted: Collection[_Memory]
+        self,
+        lasting: Collection[_Memory],
+        given: Collection[_Memory],
+        uncounted: Collection[_Memory],
+        within: Mapping[fx.Node, int] | None = None,
     ) -> Most:
         """Return the most bytes at once beside what was there before, from which what is given is dropped.
 
@@ -187,7 +215,7 @@ class _Pass:
             # Inductor's code writes over what is read for the last time, where that is of the same size.
             over = next((one for one in freed if sizes[one] == size and self._is_written_over(one)), None)
             now += size if over is None else 0
-            most = max(most, now)
+            most = max(most, now + (within or {}).get(node, 0))
             in_turns = max(in_turns, now) if node.target is REGION else in_turns
             now -= sum(sizes[one] for one in freed if one is not over)
             now -= sum(sizes[one] for one in made[node] if one not in last and one not in lasting)
@@ -201,8 +229,29 @@ class _Pass:
         for several in self.readers.values():
             each = [node for node in several if node in self.known.each]
             for first, second in reversed([*pairwise(each)]):
-                if self.known.results[first] == self.known.results[second]:
+                if self._is_as_large(first, second):
                     self._move(first, second)
+
+    def _keep_in_loops(self) -> None:
+        """Write nothing to memory that only the rest of one loop reads, once operators share loops."""
+        leaving = {self.memory_of(node) for node in self.results}
+        for node in [one for one in self.written if one in self.known.each]:
+            memory = _Memory(node)
+            readers, at = self.readers.get(memory, []), self.written.index(node) + 1
+            loop = self.written[at : at + len(readers)]
+            if memory in leaving or not readers or {*loop} != {*readers}:
+                continue
+            if all(one in self.known.each and self._is_as_large(one, node) for one in loop):
+                self.written.remove(node)
+                for one in loop:
+                    self.read[one] = self.read[one] - {memory} | self.read[node]
+                for other in self.read[node]:
+                    others = [one for one in self.readers[other] if one is not node]
+                    self.readers[other] = [*others, *(one for one in loop if one not in others)]
+                del self.readers[memory]
+
+    def _is_as_large(self, node: fx.Node, other: fx.Node) -> bool:
+        return self.known.results[node] == self.known.results[other]
 
     def _move(self, first: fx.Node, second: fx.Node) -> None:
         """Move one operator to another, and what reads it behind that, unless the other needs it."""

@@ -1,0 +1,94 @@
+"""Held: regions that would let a pass of a training step hold more memory than Inductor's code of it does.
+
+A region reads memory over which Inductor's code may write, and what its kernels hand to each other lies in
+memory, too. Whether a pass holds more for that, at the moment when it holds most, is told from its graph.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, fx
+
+from superopt.backend.checks.verdict import Taken
+from superopt.backend.joint.memory.liveness import most_of_pass
+from superopt.backend.joint.memory.peak import peak_bytes
+from superopt.backend.region import Region
+from superopt.backend.region_plan import REGION, plan_of
+from superopt.errors import kind_and_line
+from superopt.rivals.aten import tensors_in, value_of
+from superopt.tune.measure import bytes_of
+
+__all__ = ["holding_no_more"]
+
+log = logging.getLogger("superopt")
+
+Replaced = Callable[[Taken], fx.Graph]
+"""Returns the graph of a pass with some of its regions replaced by calls of their plans."""
+
+
+def holding_no_more(graph: fx.Graph, offered: Taken, replaced: Replaced) -> tuple[Taken, dict[str, str]]:
+    """Return regions with which a pass on a CPU holds no more than without, and why others go.
+
+    Those that gain most are asked first. The reasons are by the digests of the keys of regions.
+    """
+    if not _is_counted(graph):
+        return offered, {}
+    theirs = _most(graph, {})
+    within = {str(one.plan): _within(region, str(one.plan)) for region, one in offered}
+    gains = dict.fromkeys(within, 0.0)
+    for _, one in offered:
+        gains[str(one.plan)] += (one.before_us or 0.0) - (one.after_us or 0.0)
+    left, lost = set[str](), dict[str, str]()
+    for plan in sorted(gains, key=gains.__getitem__, reverse=True):
+        tried = [one for one in offered if one[1].plan in left | {plan}]
+        most = _most(replaced(tried), within)
+        if most <= theirs:
+            left.add(plan)
+            continue
+        told = f"the pass would hold {most / 2**20:.1f} MB with it in place of {theirs / 2**20:.1f}"
+        lost |= {region.key.digest: told for region, one in offered if one.plan == plan}
+    return [one for one in offered if one[1].plan in left], lost
+
+
+def _is_counted(graph: fx.Graph) -> bool:
+    """Whether a graph is a pass of a training step on a CPU, of known sizes."""
+    names = [node.name for node in graph.nodes if node.op == "placeholder"]
+    tensors = [one for node in graph.nodes for one in tensors_in(value_of(node))]
+    return any(name.startswith(("primals", "tangents")) for name in names) and all(
+        one.device.type == "cpu" and all(isinstance(size, int) for size in one.shape) for one in tensors
+    )
+
+
+def _most(graph: fx.Graph, within: dict[str, int]) -> int:
+    """Return the most bytes that a pass holds, where calls of plans take so many by themselves."""
+    given = [node for node in graph.nodes if node.op == "placeholder" and _is_kept(node)]
+    calls = graph.find_nodes(op="call_function", target=REGION)
+    return most_of_pass(graph, given, {node: within.get(node.args[0], 0) for node in calls})
+
+
+def _is_kept(node: fx.Node) -> bool:
+    """Whether an input of a pass was kept for it, and nobody holds it beside."""
+    return not node.name.startswith(("primals", "tangents")) and isinstance(value_of(node), Tensor)
+
+
+def _within(region: Region, plan: str) -> int:
+    """Return the bytes that a plan takes while it runs, beside those of its results."""
+    found = plan_of(plan)
+    example = region.subgraph.example()
+    inputs = [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype).zero_() for one in example]
+    given = region.in_order(found.inputs, inputs)
+    results: Sequence[Tensor] = ()
+
+    def run() -> None:
+        nonlocal results
+        results = found(given)
+
+    try:
+        run()  # what is made once does not count
+        results = ()
+        peak = peak_bytes(run)
+    except Exception as error:  # no memory, for one
+        log.info("the memory of a region is not counted: %s", kind_and_line(error))
+        return 0
+    return max(0, (peak or 0) - bytes_of(results))
