@@ -80,22 +80,23 @@ def with_inductor(
 
     table = table_for(module, patches)
     program: Any = GmWrapper(module, list) if boxed else module
-    compile_inner = compile_inner or (partial(_donating, donated) if donated else None)
+    compile_inner = compile_inner or (partial(_donating, donated, len(inputs)) if donated else None)
     inner: dict[str, Any] = {} if compile_inner is None else {"inner_compile": compile_inner}
     compiled = compile_fx(program, inputs, config_patches=dict(patches), decompositions=table, **inner)
     assert callable(compiled)
     return compiled
 
 
-def _donating(places: Sequence[int], *given: Any, **settings: Any) -> Any:
-    """Compile a graph whose inputs at some places are those that a backward pass reads for the last time."""
+def _donating(places: Sequence[int], count: int, module: Any, given: Sequence[Any], **settings: Any) -> Any:
+    """Compile a graph as a backward pass, which may write over its inputs at some places of so many."""
     from torch._inductor.compile_fx import compile_fx_inner
 
     context = torch._guards.TracingContext.try_get()
     about: Any = getattr(context, "fw_metadata", None)
     if about is not None:
-        about.bw_donated_idxs = list(places)
-    return compile_fx_inner(*given, **settings)
+        held = len(given) - count  # tensors that the module holds come first
+        about.bw_donated_idxs = [held + at for at in places]
+    return compile_fx_inner(module, given, **{**settings, "is_backward": True, "is_inference": False})
 
 
 class _Table(dict[Any, Any]):

@@ -341,3 +341,20 @@ def test_results_are_no_views():
     for tensor in (torch.ones(4, 6), torch.ones(4, 6).t(), torch.ones(4, 1).expand(4, 6)):
         found = launch.as_result(tensor, (24,), torch.float32, copy=False)
         assert found.add_(weight).requires_grad
+
+
+def test_a_product_that_leaves_twice_is_copied_once():
+    """Before: both results had the same memory."""
+    text = """
+graph twice
+axes m=4 k=8 n=6
+in x: f32[m, k]
+in w: f32[k, n]
+kernel call
+  t2 = contract[k](x, w)
+out p: f32[m, n] = t2
+out q: f32[(m n)] = t2
+"""
+    made = TritonMuGraph(parse_mugraph(text))(x=torch.ones(4, 8), w=torch.ones(8, 6))
+    assert torch.equal(made["p"].flatten(), made["q"])
+    assert made["p"].data_ptr() != made["q"].data_ptr()

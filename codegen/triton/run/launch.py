@@ -364,9 +364,11 @@ class _Preparation:
             shape = tuple(self.sizes[axis] for axis in call.axes[value])
             strides = dict(zip(call.axes[value], contiguous_strides(shape), strict=True))
             self.memory[value] = _Memory(self._next_slot(), strides)
+        left = set[int]()  # what leaves more than once is copied: each result has memory of its own
         for output in self.graph.outputs:
             if output.value in stored:
-                self._leave(output.port, self.memory[output.value])
+                self._leave(output.port, self.memory[output.value], copy=output.value in left)
+                left.add(output.value)
 
     def _named(self, value: int) -> int:
         """Return the slot where a value has a dimension for each of its axes."""

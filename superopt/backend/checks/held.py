@@ -6,6 +6,7 @@ memory, too. Whether a pass holds more for that, at the moment when it holds mos
 
 import logging
 from collections.abc import Callable, Sequence
+from math import inf
 
 import torch
 from torch import Tensor, fx
@@ -15,6 +16,7 @@ from superopt.backend.joint.memory.liveness import most_of_pass
 from superopt.backend.joint.memory.peak import peak_bytes
 from superopt.backend.region import Region
 from superopt.backend.region_plan import REGION, plan_of
+from superopt.cost.memory import available_bytes
 from superopt.errors import kind_and_line
 from superopt.rivals.aten import tensors_in, value_of
 from superopt.tune.measure import bytes_of
@@ -23,6 +25,8 @@ __all__ = ["holding_no_more"]
 
 log = logging.getLogger("superopt")
 
+_FREE = 0.25  # the share of the memory that is free which the inputs of a region may take
+
 Replaced = Callable[[Taken], fx.Graph]
 """Returns the graph of a pass with some of its regions replaced by calls of their plans."""
 
@@ -30,17 +34,29 @@ Replaced = Callable[[Taken], fx.Graph]
 def holding_no_more(graph: fx.Graph, offered: Taken, replaced: Replaced) -> tuple[Taken, dict[str, str]]:
     """Return regions with which a pass on a CPU holds no more than without, and why others go.
 
-    Those that gain most are asked first. The reasons are by the digests of the keys of regions.
+    Those that gain most are asked first, and before those that are not taken. The reasons are by the digests
+    of the keys of regions.
     """
-    if not _is_counted(graph):
+    if not offered or not _is_counted(graph):
         return offered, {}
+    try:
+        return _asked(graph, offered, replaced)
+    except Exception as error:  # what is not counted stays
+        log.info("the memory of a pass is not counted: %s", kind_and_line(error))
+        return offered, {}
+
+
+def _asked(graph: fx.Graph, offered: Taken, replaced: Replaced) -> tuple[Taken, dict[str, str]]:
     theirs = _most(graph, {})
-    within = {str(one.plan): _within(region, str(one.plan)) for region, one in offered}
-    gains = dict.fromkeys(within, 0.0)
-    for _, one in offered:
-        gains[str(one.plan)] += (one.before_us or 0.0) - (one.after_us or 0.0)
+    gains, taken, regions = dict[str, float](), set[str](), dict[str, Region]()
+    for region, one in offered:
+        plan = str(one.plan)
+        regions.setdefault(plan, region)
+        gains[plan] = gains.get(plan, 0.0) + (one.before_us or 0.0) - (one.after_us or 0.0)
+        taken |= {plan} if one.taken else set()
+    within = {plan: _within(region, plan) for plan, region in regions.items()}
     left, lost = set[str](), dict[str, str]()
-    for plan in sorted(gains, key=gains.__getitem__, reverse=True):
+    for plan in sorted(gains, key=lambda plan: (plan in taken, gains[plan]), reverse=True):
         tried = [one for one in offered if one[1].plan in left | {plan}]
         most = _most(replaced(tried), within)
         if most <= theirs:
@@ -74,9 +90,13 @@ def _is_kept(node: fx.Node) -> bool:
 
 def _within(region: Region, plan: str) -> int:
     """Return the bytes that a plan takes while it runs, beside those of its results."""
-    found = plan_of(plan)
     example = region.subgraph.example()
-    inputs = [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype).zero_() for one in example]
+    if bytes_of(example) > _FREE * (available_bytes() or inf):
+        return 0
+    inputs = [
+        torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="cpu").zero_() for one in example
+    ]
+    found = plan_of(plan)
     given = region.in_order(found.inputs, inputs)
     results: Sequence[Tensor] = ()
 
@@ -84,11 +104,7 @@ def _within(region: Region, plan: str) -> int:
         nonlocal results
         results = found(given)
 
-    try:
-        run()  # what is made once does not count
-        results = ()
-        peak = peak_bytes(run)
-    except Exception as error:  # no memory, for one
-        log.info("the memory of a region is not counted: %s", kind_and_line(error))
-        return 0
+    run()  # what is made once does not count
+    results = ()
+    peak = peak_bytes(run)
     return max(0, (peak or 0) - bytes_of(results))

@@ -83,7 +83,8 @@ class WholeRace:
 
         Those that are offered won alone or, where they are not taken, came near it.
         """
-        offered, holding_more = holding_no_more(self.graph, offered, self._replaced)
+        with self.ledger.spending():
+            offered, holding_more = holding_no_more(self.graph, offered, self._replaced)
         if not offered or self.is_whole(offered):
             return Stay([one for one in offered if one[1].taken], holding_more, True)
         key, cached = self.key, self.ledger.options.cache

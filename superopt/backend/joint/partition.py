@@ -209,12 +209,12 @@ class Partitioner(CustomPartitionerFn):
             tried, surely = for_time(choices, without.bytes, base.choices.step_s)
             hardly = "expected to take hardly more time"
             why = hardly if surely else "to hold less memory is expected to take more time"
-        holding, told = holding_no_more(tried, base)
-        raced = self._raced(holding, base, turned, target)
+        raced = self._raced(holding_no_more(tried, base)[0], base, turned, target)
         if raced is not None:
             return raced
-        chosen = next((one for one in surely if one in holding), None)
-        return _Outcome(chosen, why if chosen or not told else told, settled=not self._timed)
+        holding, told = holding_no_more(surely, base)
+        chosen = holding[0] if holding else None
+        return _Outcome(chosen, why if holding else told or why, settled=not self._timed)
 
     def _raced(
         self, tried: Sequence[Choice], base: Joint, turned: Turned | None, target: Target

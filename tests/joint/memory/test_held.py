@@ -13,6 +13,7 @@ from superopt.backend.checks.held import holding_no_more
 from superopt.backend.checks.verdict import Taken
 from superopt.backend.checks.whole import WholeRace
 from superopt.backend.decision import Decision, Ledger
+from superopt.backend.deferred.graph_data import data_of_graph, digest_of, graph_from
 from superopt.backend.graphpass import replace_all
 from superopt.backend.joint.memory.liveness import most_of_pass
 from superopt.backend.joint.memory.peak import peak_bytes
@@ -98,6 +99,36 @@ def test_regions_that_gain_most_are_asked_first(monkeypatch: pytest.MonkeyPatch)
         (region, replace(one, before_us=2.0 + at)) for at, (region, one) in enumerate(offered)
     ]
     assert left_of(graph, first_gains_least)[0] == first_gains_least[1:]
+
+
+def test_regions_that_are_not_taken_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    def two(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return ((x @ w).softmax(-1).cumprod(0).softmax(0) @ v).sum()
+
+    graph = passes_of(two, given())[0]
+    near, won = offered_in(graph)
+    near = (near[0], replace(near[1], taken=False))
+    monkeypatch.setattr(held, "_within", lambda *told: 0)
+    monkeypatch.setattr(held, "_most", lambda graph, within: calls_in(graph) > 1)
+    assert left_of(graph, [near, won])[0] == [won]
+
+
+def test_what_cannot_be_counted_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(region: Region, plan: str) -> int:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(held, "_within", no_memory)
+    graph = passes_of(loss, given())[0]
+    offered = offered_in(graph)
+    assert left_of(graph, offered) == (offered, {})
+
+
+def test_deferred_work_counts_alike() -> None:
+    for graph in passes_of(loss, given()):
+        again, _ = graph_from(data_of_graph(graph), "cpu")
+        assert held._is_counted(again)
+        assert held._most(again, {}) == held._most(graph, {})
+        assert digest_of(again) == digest_of(graph)
 
 
 def calls_in(graph: fx.Graph) -> int:

@@ -64,6 +64,20 @@ def test_a_boxed_call_frees_what_it_reads_no_more() -> None:
     assert peaks[1] <= peaks[0]
 
 
+def test_a_backward_pass_writes_over_what_is_donated() -> None:
+    """Before: Inductor's steps were said to hold more than they do."""
+    module = fx.symbolic_trace(lambda x, y: (x.exp() + y,))
+    given = torch.randn(256, 256), torch.randn(256, 256)
+    donated = alone(lambda: compiled_by_inductor(module, given, {}, boxed=True, donated=[1]))
+    kept = alone(lambda: compiled_by_inductor(module, given, {}, boxed=True))
+    for code, size in ((donated, 0), (kept, given[0].nbytes)):
+        code([one.clone() for one in given])
+        first, last = (one.clone() for one in given)
+        boxed = [first, last]
+        assert peak_bytes(lambda code=code, boxed=boxed: code(boxed)) == size  # type: ignore[misc]
+        assert torch.equal(first, given[0])
+
+
 class Held:
     """A step that holds so many bytes."""
 
