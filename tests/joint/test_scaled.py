@@ -80,6 +80,20 @@ def test_a_loss_that_counts_once_costs_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert scaled(gradient, torch.tensor(-2.0)).tolist() == [-2.0] * 3
 
 
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("by", [float("inf"), float("nan")])
+def test_what_is_0_stays_0(by: float, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: a batch without labels whose loss was divided by their number made all gradients NaN."""
+    monkeypatch.setattr(torch._C._autograd, _KEEPS, lambda: again)
+    gradient = torch.tensor([0.0, 2.0])
+    found = scaled(gradient.clone(), torch.tensor(by))
+    torch.testing.assert_close(found, torch.tensor([0.0, by]), equal_nan=True)
+    forward, backward = passes(returned=True)
+    assert scale_in_place(forward, backward, 2) == 0
+    [found] = backward(gradient, torch.tensor(by))
+    torch.testing.assert_close(found, torch.tensor([0.0, by]), equal_nan=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("donated", [True, False])
 def test_gradients_of_steps(donated: bool, noted: list[Decision], monkeypatch: pytest.MonkeyPatch) -> None:

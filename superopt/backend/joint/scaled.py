@@ -3,9 +3,13 @@
 Most steps count it once, so there is nothing to do. Otherwise the gradient is scaled where it lies, since
 PyTorch donates what is saved for a backward pass to it. A pass that may run again (`retain_graph=True`)
 leaves what is saved as it is, and hands out a copy.
+
+A loss may count infinitely often, or NaN times, as a sum of losses divided by a count of 0 does. A gradient
+of 0 stays 0 then: PyTorch leaves out what does not count, as rows without a label, before it multiplies.
 """
 
 import operator
+from math import isfinite
 
 import torch
 from torch import Tensor, fx
@@ -20,9 +24,13 @@ __all__ = ["SCALED", "leaves_scaled", "scale_in_place", "scaled"]
 
 def scaled(gradient: Tensor, by: Tensor) -> Tensor:
     """Return a gradient times a number, in the memory of the gradient where the pass runs once."""
-    if torch._C._autograd._get_current_graph_task_keep_graph():
+    number, again = float(by), torch._C._autograd._get_current_graph_task_keep_graph()
+    if not isfinite(number):
+        product = torch.where(gradient == 0, gradient, gradient * by)
+        return product if again else gradient.copy_(product)
+    if again:
         return gradient * by
-    return gradient if float(by) == 1.0 else gradient.mul_(by)
+    return gradient if number == 1.0 else gradient.mul_(by)
 
 
 def _fake(gradient: Tensor, by: Tensor) -> Tensor:
@@ -37,32 +45,47 @@ SCALED = define_operator("scaled(Tensor gradient, Tensor by) -> Tensor", scaled,
 def scale_in_place(forward: fx.GraphModule, backward: fx.GraphModule, forward_outputs: int) -> int:
     """Scale large gradients of turns that leave the backward pass where they lie; return how many.
 
-    Only what the plan of a part made in memory of its own, and what nothing else reads, may be changed.
+    Only what the plan of a part made in memory of its own, and what nothing else reads, may be changed. Of
+    other gradients of turns, too, what is 0 stays 0.
     """
-    if not torch._functorch.config.donated_buffer:
-        return 0
     [output] = forward.graph.find_nodes(op="output")
     results = torch.utils._pytree.arg_tree_leaves(*output.args)
     leaving = set(results[:forward_outputs])
-    fresh = {
-        one.name
+    made = [
+        one
         for one in results[forward_outputs:]
         if isinstance(one, fx.Node)
-        and one not in leaving
         and one.target is operator.getitem
         and one.all_input_nodes[0].target is REGION
-        and all(user is output for user in one.users)
-    }
-    found = [
-        node
-        for node in backward.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor)
-        if _is_scaling(node, fresh)
     ]
-    for node in found:
-        node.target = SCALED
-    if found:
-        backward.recompile()
-    return len(found)
+    donated = torch._functorch.config.donated_buffer
+    fresh = {
+        one.name
+        for one in made
+        if donated and one not in leaving and all(user is output for user in one.users)
+    }
+    names, found = {one.name for one in made}, 0
+    for node in backward.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor):
+        gradient, by = node.args
+        if _is_scaling(node, fresh):
+            node.target, found = SCALED, found + 1
+            continue
+        both = isinstance(gradient, fx.Node) and isinstance(by, fx.Node)
+        if both and gradient.name in names and is_tangent(by):
+            _leave_zeros(node, gradient)
+    backward.recompile()
+    return found
+
+
+def _leave_zeros(node: fx.Node, gradient: fx.Node) -> None:
+    """Let a product be 0 where its first factor is, whatever the other one."""
+    graph, value = node.graph, value_of(gradient)
+    with graph.inserting_before(node):
+        zero = graph.call_function(torch.ops.aten.eq.Scalar, (gradient, 0))
+    with graph.inserting_after(node):
+        made = graph.call_function(torch.ops.aten.where.self, (zero, gradient, node))
+    zero.meta["val"], made.meta = value == 0, dict(node.meta)
+    node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
 
 
 def leaves_scaled(node: fx.Node) -> bool:
