@@ -2,6 +2,7 @@
 
 import logging
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -201,3 +202,37 @@ def test_nothing_else_changes(caplog: pytest.LogCaptureFixture) -> None:
 
 def _first(program: Callable[..., Any], x: Tensor, model: nn.Module) -> tuple[Tensor, ...]:
     return torch.autograd.grad(program(x)[0].sum(), list(model.parameters()))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # Dynamo looks at it after the first call
+def test_a_result_that_is_an_input_belongs_to_the_call_that_made_it() -> None:
+    """Before: the second call's inputs were taken for those of the first, and gradients were wrong."""
+    torch.manual_seed(0)
+    x, *weights = (torch.randn(*size, requires_grad=True) for size in ((4, 8), (8, 8), (8, 8)))
+
+    def first(x: Tensor, w: Tensor) -> Tensor:
+        return torch.tanh(x @ w)
+
+    def last(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return x.contiguous(), torch.tanh(x @ w)
+
+    def gradient(first: Callable[..., Any], last: Callable[..., Any]) -> Tensor:
+        same, _ = last(first(x, weights[0]), weights[1])
+        return torch.autograd.grad(same.square().sum(), x, create_graph=True)[0]
+
+    compiled = (torch.compile(one, backend=_backend) for one in (first, last))
+    torch.testing.assert_close(gradient(*compiled), gradient(first, last))
+
+
+def test_inputs_are_let_go_after_the_backward_pass() -> None:
+    """Before: they lived as long as the loss, which programs collect."""
+    model = nn.Linear(6, 1)
+    program = torch.compile(lambda x: model(x.mean(0)).sum(), backend=_backend)
+    losses, seen = [], []
+    for _ in range(3):
+        x = torch.randn(5, 6)
+        seen.append(weakref.ref(x))
+        losses.append(program(x))
+        losses[-1].backward()
+    del x
+    assert [one() for one in seen] == [None] * 3

@@ -9,7 +9,7 @@ a step that draws random numbers or writes into its inputs, and one whose inputs
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,8 +144,9 @@ def with_second(module: fx.GraphModule) -> Callable[[Callable[..., Any]], Callab
 
 def _note(made: Any, inputs: Sequence[Any], program: _Program) -> None:
     """Tell the node of autograd that computes the gradients of a call what it was called with."""
+    given = {id(one) for one in inputs}  # what made an input is the node of another call
     for one in made if isinstance(made, list | tuple) else (made,):
-        node = one.grad_fn if isinstance(one, Tensor) else None
+        node = one.grad_fn if isinstance(one, Tensor) and id(one) not in given else None
         function = getattr(node, "_forward_cls", None)
         if node is not None and function is not None:
             if _is_ready(function, program):
@@ -157,10 +158,10 @@ def _is_ready(function: Any, program: _Program) -> bool:
     """Whether a compiled step, if only after this call, can be run again for its gradient."""
     known = function.__dict__.get(_CALL)
     if known is not None:
-        return bool(known)
+        return known is program
     about = getattr(function, "metadata", None)
     ready = hasattr(function, "_double_backward") and not any(getattr(about, name, 1) for name in _SHARED)
-    setattr(function, _CALL, ready)
+    setattr(function, _CALL, program if ready else False)
     if ready:
         function.backward = staticmethod(_backward_of(function.backward, program))
     return ready
@@ -178,6 +179,10 @@ def _backward_of(compiled: Callable[..., Any], program: _Program) -> Callable[..
                 found = program.gradients(inputs, given[0] if boxed else given)
                 if found is not None:
                     return tuple(found)
-        return compiled(node, *given)
+        made = compiled(node, *given)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            with suppress(AttributeError):  # the loss may live longer than what it was computed from
+                delattr(node, _CALL)
+        return made
 
     return backward
