@@ -232,3 +232,16 @@ def test_an_optimizer_in_the_graph_of_the_step(memory: str, noted: list[Decision
     assert any(one.taken for one in noted) == (memory != "fast")
     for name, one in wanted[0].items():
         torch.testing.assert_close(found[0][name], one, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_computed_in_float64_stays_so(noted: list[Decision]) -> None:
+    """Before: a cast between two others was the identity of the algebra, and turns computed in float32."""
+    x, w = torch.randn(128, 8, requires_grad=True), torch.randn(256, 8, requires_grad=True)
+
+    def variance(x: Tensor, w: Tensor) -> Tensor:
+        y = (x @ w.t() + 1e5).double()
+        return (y.square().mean(-1) - y.mean(-1).square()).mean().float()
+
+    found = torch.compile(variance, backend="superopt")(x, w)
+    torch.testing.assert_close(found, variance(x, w), rtol=1e-4, atol=0)
+    assert not any(one.taken for one in noted)

@@ -17,7 +17,7 @@ from superopt.backend.joint.turns.tiling import tiled, with_undefined
 from superopt.backend.region_plan import REGION, RegionPlan, kept_plan
 from superopt.backend.subgraph import Subgraph
 from superopt.ir import Graph
-from superopt.rivals.aten import flops_of, is_matmul, value_of
+from superopt.rivals.aten import flops_of, is_matmul, tensors_in, value_of
 from superopt.rivals.inductor import alone
 from superopt.targets import Target
 from superopt.trace import trace
@@ -120,7 +120,9 @@ def found_around(
 def _dtype(subgraph: Subgraph) -> torch.dtype | None:
     """Return in which dtype a part multiplies, None where turns cannot."""
     results = [value_of(one.node) for one in subgraph.results]
-    floats = [value for value in (*map(value_of, subgraph.inputs), *results) if value.dtype.is_floating_point]
+    nodes = *subgraph.inputs, *subgraph.piece.nodes
+    read = (one for node in nodes for one in tensors_in(value_of(node)))
+    floats = [one for one in (*read, *results) if one.dtype.is_floating_point]
     dtypes = {value_of(node).dtype for node in subgraph.piece.nodes if is_matmul(node)}
     if len(dtypes) != 1 or subgraph.symbols or not all(one.dtype.is_floating_point for one in results):
         return None

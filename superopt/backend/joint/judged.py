@@ -46,6 +46,7 @@ def decided(found: Found, ledger: Ledger, target: Target) -> tuple[Decision, Fou
     told = {
         "axes": [one.axis for one in found.ways],
         "limit_bytes": found.tiles.limit_bytes,
+        "dtype": found.tiles.dtype,
         "memory": memory,
         "least": round(least_speed(memory, found.share), 4),
         "inductor": settings_text(ledger.options.inductor),
