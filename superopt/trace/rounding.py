@@ -7,6 +7,7 @@ algebra: they stay calls of PyTorch's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import log2
 
 import torch
 
@@ -85,6 +86,15 @@ class Roundings:
 
 def _shortens(old: torch.dtype, new: torch.dtype) -> bool:
     """Return whether a float dtype cannot hold all numbers of another one."""
-    if not (old.is_floating_point and new.is_floating_point) or 1 in (old.itemsize, new.itemsize):
+    if old == torch.bool or not new.is_floating_point:
+        return False
+    if not old.is_floating_point:
+        return torch.iinfo(old).bits > _bits(new)
+    if 1 in (old.itemsize, new.itemsize):
         return False
     return torch.promote_types(old, new) != new
+
+
+def _bits(dtype: torch.dtype) -> int:
+    """Return how many bits whole numbers may have that a float dtype holds, with their signs."""
+    return 2 - int(log2(torch.finfo(dtype).eps))

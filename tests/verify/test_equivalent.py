@@ -251,6 +251,16 @@ UNLIKE = {
         torch.arange(4),
     ),
     "what a cast rounds away": (lambda x: x - x.bfloat16().float(), torch.zeros_like, X),
+    "what a cast of whole numbers rounds away": (
+        lambda i: i.bfloat16().float() - i.float(),
+        lambda i: i.float() * 0,
+        torch.arange(16),
+    ),
+    "labels that the second program refuses": (
+        lambda i: (i[:, None] == torch.arange(5)).long(),
+        lambda i: F.one_hot(i, 5),
+        torch.arange(4),
+    ),
     "a determinant of more columns than are drawn": (
         determinant,
         lambda x: x.new_zeros(()),
@@ -262,6 +272,19 @@ UNLIKE = {
 @pytest.mark.parametrize(("f", "g", "x"), UNLIKE.values(), ids=UNLIKE)
 def test_what_is_not_equal_for_all_numbers_is_not_proven(f, g, x):
     assert not equivalent(f, g, x, floats=False).equal
+
+
+def test_a_program_may_refuse_fewer_labels():
+    i, w = torch.arange(4), torch.randn(5, 3)
+    assert equivalent(lambda i: F.one_hot(i, 5), lambda i: (i[:, None] == torch.arange(5)).long(), i).equal
+    assert equivalent(lambda i, w: F.one_hot(i, 5).float() @ w, lambda i, w: F.embedding(i, w), i, w).equal
+
+
+def test_attention_over_tensors_of_several_ranks():
+    """Before: it ended in a ValueError."""
+    q, k, v = torch.randn(4, 8, 16), torch.randn(2, 4, 12, 16), torch.randn(4, 12, 16)
+    by_hand = lambda q, k, v: ((q @ k.mT) / 4).softmax(-1) @ v  # noqa: E731
+    assert equivalent(F.scaled_dot_product_attention, by_hand, q, k, v).equal
 
 
 def test_a_number_wraps_around_as_its_dtype_does():

@@ -30,6 +30,10 @@ def _attention(
     if dropout_p:
         raise UnsupportedError("random numbers")
     factor = 1 / sqrt(b.shape(query)[-1]) if scale is None else scale
+    rank = max(len(one.dims) for one in (query, key, value))
+    query, key, value = (
+        replace(one, dims=((),) * (rank - len(one.dims)) + one.dims) for one in (query, key, value)
+    )
     grouped = enable_gqa and b.shape(query)[-3] != b.shape(key)[-3]
     labels = "uvwxyz"[: len(query.dims) - 2]
     if grouped:

@@ -21,7 +21,7 @@ from superopt.trace.lowering.table import as_sym, lower, takes_integers
 __all__ = ["one_hot", "required"]
 
 _NO_REDUCTION, _SUM = 0, 2  # of a loss, as ATen numbers them; 1 is the mean
-takes_integers("embedding", "index_select", "index", "gather", for_proof=True)
+takes_integers("embedding", "index_select", "index", "gather", "one_hot", for_proof=True)
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -78,6 +78,16 @@ def _taken(b: Builder, x: Sym, dim: int, index: Sym, *, wraps: bool = False) -> 
 @lower("embedding", for_proof=True)
 def _embedding(b: Builder, weight: Sym, index: Sym, *options: Any) -> Sym:
     return _taken(b, weight, 0, index)
+
+
+@lower("one_hot", for_proof=True)
+def _one_hot(b: Builder, index: Sym, num_classes: int = -1) -> Sym:
+    """Return 1 at each index along a new last dimension, and 0 elsewhere; an index beyond it raises."""
+    if num_classes < 1:
+        raise UnsupportedError("the number of classes depends on the data")
+    hit = one_hot(b, index, b.axes.dim(num_classes))
+    met = required(b, total(b, hit, -1))
+    return replace(scale(b, "mul", replace(met, dims=(*met.dims, ())), hit), dtype=torch.int64)
 
 
 @lower("index_select", for_proof=True)
