@@ -256,6 +256,11 @@ UNLIKE = {
         lambda i: i.float() * 0,
         torch.arange(16),
     ),
+    "memory that the second program does not fill": (
+        lambda x: torch.cat([x, torch.zeros(x.shape)]),
+        lambda x: torch.cat([x, torch.empty(x.shape)]),
+        X,
+    ),
     "labels that the second program refuses": (
         lambda i: (i[:, None] == torch.arange(5)).long(),
         lambda i: F.one_hot(i, 5),
@@ -272,6 +277,16 @@ UNLIKE = {
 @pytest.mark.parametrize(("f", "g", "x"), UNLIKE.values(), ids=UNLIKE)
 def test_what_is_not_equal_for_all_numbers_is_not_proven(f, g, x):
     assert not equivalent(f, g, x, floats=False).equal
+
+
+def test_memory_that_is_filled_later_holds_what_it_is_filled_with():
+    def filled(a, b):
+        made = torch.empty(3, 6)
+        made[:, :4], made[:, 4:] = a, b
+        return made
+
+    a, b = torch.randn(3, 4), torch.randn(3, 2)
+    assert equivalent(lambda a, b: torch.cat([a, b], 1), filled, a, b).equal
 
 
 def test_a_program_may_refuse_fewer_labels():

@@ -20,6 +20,11 @@ from superopt.trace.lowering.table import LOWERINGS, flat, held, lower
 __all__: list[str] = []
 
 
+@lower("empty", "empty_like", "empty_strided", "new_empty", for_proof=True)
+def _empty(b: Builder, *arguments: object, **options: object) -> Sym:
+    raise UnsupportedError("what it holds is anybody's guess")
+
+
 @lower("slice_scatter", for_proof=True)
 def _slice_scatter(
     b: Builder,
