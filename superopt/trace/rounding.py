@@ -1,7 +1,8 @@
 """Rounding: where a program computes what a cast rounds away, as x - x.bfloat16().float() does.
 
-Between floats a cast is the identity of the algebra, in which that difference would be 0, and a comparison of
-the two sides would be known. So each tensor is followed by the casts to a shorter float that it went through.
+A cast to a float is the identity of the algebra, in which that difference would be 0, and a comparison of
+the two sides would be known. So each tensor is followed by the casts that it went through to a shorter float,
+or from integers to a float that does not hold them all.
 Where one value meets itself, and went through other casts on one side than on the other, those casts are no
 algebra: they stay calls of PyTorch's.
 """
@@ -85,7 +86,7 @@ class Roundings:
 
 
 def _shortens(old: torch.dtype, new: torch.dtype) -> bool:
-    """Return whether a float dtype cannot hold all numbers of another one."""
+    """Return whether a float dtype cannot hold all numbers of another dtype."""
     if old == torch.bool or not new.is_floating_point:
         return False
     if not old.is_floating_point:

@@ -295,6 +295,13 @@ def test_a_program_may_refuse_fewer_labels():
     assert equivalent(lambda i, w: F.one_hot(i, 5).float() @ w, lambda i, w: F.embedding(i, w), i, w).equal
 
 
+def test_labels_of_a_vectorized_function():
+    """Before: a proof that kept `one_hot` whole could not look into what `vmap` gives it."""
+    i = torch.tensor([[0, 1], [2, 3]])
+    each = lambda i: torch.vmap(lambda one: F.one_hot(one, 5))(i)  # noqa: E731
+    assert equivalent(lambda i: F.one_hot(i, 5), each, i).equal
+
+
 def test_attention_over_tensors_of_several_ranks():
     """Before: it ended in a ValueError."""
     q, k, v = torch.randn(4, 8, 16), torch.randn(2, 4, 12, 16), torch.randn(4, 12, 16)

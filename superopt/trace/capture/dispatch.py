@@ -34,6 +34,9 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "rms_norm": rms_norm,
 }
 
+# Taken apart, what proofs look into would refuse no number that PyTorch refuses.
+_REFUSING = frozenset({"one_hot"})
+
 _COMPARED = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 _NEEDS_DATA = {"item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__"}
 
@@ -285,15 +288,14 @@ class _Functions(TorchFunctionMode):
             func, args, kwargs = _tensor_of_numbers(*args, **kwargs)
         try:
             target = name.partition(".")[0]
-            if target == "pad" and _is_circular(*args, **kwargs) and not _is_looked_into((args, kwargs)):
+            stays = (
+                target in _WHOLE
+                or (target in _REFUSING and self.recorder.for_proof)
+                or (target == "pad" and _is_circular(*args, **kwargs))
+            )
+            if stays and not _is_looked_into((args, kwargs)):
                 return self._whole(target, func, args, kwargs)
-            if target == "one_hot" and self.recorder.for_proof:  # taken apart, it would refuse no label
-                return self._whole(target, func, args, kwargs)
-            if target not in _WHOLE:
-                return func(*args, **kwargs)
-            if not _is_looked_into((args, kwargs)):
-                return self._whole(target, func, args, kwargs)
-            made = WRITTEN_OUT[target](*args, **kwargs)
+            made = WRITTEN_OUT[target](*args, **kwargs) if target in _WHOLE else NotImplemented
             return func(*args, **kwargs) if made is NotImplemented else made
         except SuperoptError:
             raise
