@@ -25,6 +25,7 @@ from superopt.errors import InputError
 from superopt.ir import Graph, Port
 from superopt.ir.mugraph import Block, MuGraph
 from superopt.ir.windows.apart import read_as_one
+from superopt.lifetimes import last_reads
 
 if TYPE_CHECKING:
     import ctypes
@@ -157,17 +158,22 @@ class _Launch:
     made: list[_Made]
     link: Link
 
-    def addresses(self, values: list[Any], results: dict[str, TorchTensor]) -> list[int]:
-        """Return where its tensors lie; memory for what it makes is added to the values or the results."""
-        found = [values[value].data_ptr() for value in self.kernel.reads]
-        for one in self.made:
-            tensor = one.empty()
-            found.append(tensor.data_ptr())
-            if one.name is None:
-                values[one.value] = tensor
-            else:
-                results[one.name] = tensor
-        return found
+    def run(self) -> LibraryRun:
+        """Return what runs it as a library kernel is run."""
+        call, reads, made = chained([self.link]), self.kernel.reads, self.made
+
+        def run(values: list[TorchTensor], results: dict[str, TorchTensor]) -> None:
+            addresses = [values[value].data_ptr() for value in reads]
+            for one in made:
+                tensor = one.empty()
+                addresses.append(tensor.data_ptr())
+                if one.name is None:
+                    values[one.value] = tensor
+                else:
+                    results[one.name] = tensor
+            call(*addresses)
+
+        return run
 
 
 def _laid_out(launches: "Sequence[_Launch]") -> tuple[dict[int, int], int]:
@@ -335,17 +341,15 @@ class CppMuGraph:
 
     def _launches(self, plan: "_Plan") -> Prepared:
         """Return the calls of all kernels in order."""
-        calls = [chained([one.link]) if isinstance(one, _Launch) else None for one in plan.launches]
-        launches = list(zip(plan.launches, calls, self._last_reads(), strict=True))
+        runs = [one.run() if isinstance(one, _Launch) else one for one in plan.launches]
+        ended = last_reads((one.reads for one in self._kernels), staying=range(len(self.inputs)))
+        launches = list(zip(runs, ended, strict=True))
 
         def run(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
             values = [*given, *self._unmade]
             results: dict[str, TorchTensor] = {}
-            for launch, call, read_for_the_last_time in launches:
-                if isinstance(launch, _Launch) and call is not None:
-                    call(*launch.addresses(values, results))
-                elif not isinstance(launch, _Launch):
-                    launch(values, results)
+            for launch, read_for_the_last_time in launches:
+                launch(values, results)
                 for value in read_for_the_last_time:
                     values[value] = None
             for output in self._carried:
@@ -365,15 +369,6 @@ class CppMuGraph:
                 return run(given)
 
         return run_with_library
-
-    def _last_reads(self) -> list[list[int]]:
-        """Return, of the values between kernels, those that each kernel is the last one to read."""
-        last = {value: at for at, kernel in enumerate(self._kernels) for value in kernel.reads}
-        found: list[list[int]] = [[] for _ in self._kernels]
-        for value, at in last.items():
-            if value >= len(self.inputs):
-                found[at].append(value)
-        return found
 
     def _plan(self, given: Sequence[TorchTensor], threads: int) -> "_Plan":
         """Return what need not be worked out at every call."""

@@ -10,7 +10,7 @@ import json
 import logging
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from superopt.codegen.forms import Forms, Ready
 from superopt.errors import InputError, first_line
 from superopt.funnel.assembly import InTorch, as_kernel
 from superopt.ir import Graph, extents, print_graph, release_shifts
+from superopt.lifetimes import last_reads
 from superopt.targets import Kernel, OrderedKernel, Target, pick_target
 from superopt.trace.run import TORCH_DTYPES, in_own_memory
 from superopt.weights.kept import KeptKernel
@@ -204,7 +205,7 @@ class RegionPlan:
         return self._in_order(kernels)
 
     def _in_order(self, kernels: Mapping[str, Kernel]) -> list["_Part"]:
-        found = []
+        found: list[_Part] = []
         for name, one in self._parts.items():
             kernel = kernels[name]
             graph = one.graph if isinstance(kernel, KeptKernel) else one.mugraph.graph
@@ -212,10 +213,8 @@ class RegionPlan:
             given: Any = kernel
             ordered = isinstance(given, OrderedKernel) and given.inputs == reads
             found.append(_Part(kernel, reads, given if ordered else None))
-        last = {name: at for at, one in enumerate(found) for name in one.reads}
-        for name in set(last).difference(self.inputs, self.outputs):
-            found[last[name]].last_reads.append(name)
-        return found
+        ended = last_reads((one.reads for one in found), staying={*self.inputs, *self.outputs})
+        return [replace(one, last_reads=tuple(names)) for one, names in zip(found, ended, strict=True)]
 
     def prove(self) -> None:
         """Raise InputError unless the kernels compute the goal, by its algebra."""
@@ -257,7 +256,7 @@ class _Part:
     kernel: Kernel
     reads: tuple[str, ...]
     ordered: OrderedKernel | None
-    last_reads: list[str] = field(default_factory=list)  # which no later part reads, nor the caller
+    last_reads: tuple[str, ...] = ()  # which no later part reads, nor the caller
 
 
 _CHANGES = 8  # times that a plan follows tensors of other forms; then it stays with the last ones

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from superopt.errors import InputError, TraceError
 from superopt.ir import Eager, Graph, Opaque, Program, Region
+from superopt.lifetimes import last_reads
 from superopt.trace.algebra import OpaqueCall, build
 from superopt.trace.capture.dispatch import capture
 from superopt.trace.capture.tape import Meta, Ref, is_view, map_leaves, refs, results_of
@@ -86,16 +87,11 @@ class Traced:
 
     @cached_property
     def _last_reads(self) -> list[list[str]]:
-        """What the nodes make and no later one reads, nor the caller: for each node, what it reads last."""
-        nodes = self.program.nodes
-        last = {name: at for at, node in enumerate(nodes) for name in (*node.outputs, *node.inputs)}
+        """Of what the nodes make, and the caller does not get: for each node, what no later one reads."""
         given = {port.name for port in self.program.inputs}
-        for name in given | {self.names[index] for index in refs(self.result) if index not in self.views}:
-            last.pop(name, None)
-        found: list[list[str]] = [[] for _ in nodes]
-        for name, at in last.items():
-            found[at].append(name)
-        return found
+        returned = {self.names[index] for index in refs(self.result) if index not in self.views}
+        reads = ((*node.outputs, *node.inputs) for node in self.program.nodes)
+        return last_reads(reads, staying=given | returned)
 
     def _returned(self, known: dict[str, Tensor]) -> Any:
         """Return the results; those that are copies in PyTorch are copies here."""

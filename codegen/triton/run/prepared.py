@@ -14,6 +14,7 @@ from torch import Tensor
 
 from superopt.codegen.library import LibraryCall
 from superopt.codegen.signature import form_of
+from superopt.lifetimes import last_reads
 
 __all__ = [
     "Action",
@@ -180,14 +181,11 @@ class Prepared:
     actions: tuple[Action, ...]
     results: tuple[int, ...]
     device: int | None
-    last_reads: list[list[int]] = field(default_factory=list)  # slots that each action is the last to read
+    last_reads: list[list[int]] = field(init=False)  # slots that each action is the last to read
 
     def __post_init__(self) -> None:
-        last = {slot: at for at, action in enumerate(self.actions) for slot in action.reads}
-        for at in range(len(self.actions)):
-            self.last_reads.append(
-                [slot for slot, end in last.items() if end == at and slot not in self.results]
-            )
+        found = last_reads((action.reads for action in self.actions), staying=self.results)
+        object.__setattr__(self, "last_reads", found)
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the outputs in order, given the inputs in order."""
