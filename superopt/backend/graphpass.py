@@ -27,7 +27,7 @@ from superopt.backend.region_plan import REGION, calls_directly, plan_of
 from superopt.cache import Key, versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
-from superopt.rivals.aten import bytes_of, flops_of, value_of
+from superopt.rivals.aten import bytes_of, flops_of, pass_of, value_of
 from superopt.rivals.images import channels_last_strides
 from superopt.targets import pick_target
 
@@ -85,7 +85,7 @@ class RegionPass(CustomGraphPass):
         """Run the user's passes, and replace regions; a fault of ours leaves the graph as it is."""
         for one in self.before:
             if _AWARE is not None and isinstance(one, _AWARE):
-                one(graph, _role(graph) == "inference")
+                one(graph, pass_of(graph) == "inference")
             else:
                 one(graph)
         warm_up, self.warm_up = self.warm_up or WarmUp(), None
@@ -97,7 +97,7 @@ class RegionPass(CustomGraphPass):
 
     def _run(self, graph: fx.Graph, warm_up: WarmUp) -> None:
         self.ledger.graphs += 1
-        role = _role(graph)
+        role = pass_of(graph)
         self.ledger.arrived(graph, joint=role == "forward", alone=warm_up.alone)
         searched, spent = self.ledger.searched, self.ledger.spent_s
         title = f"graph {self.ledger.graphs}, {role}"
@@ -176,7 +176,7 @@ def weights_of(graph: fx.Graph) -> set[fx.Node]:
     replayed = torch._inductor.config.triton.cudagraphs and device_of(graph) == "cuda"
     # Where operators have effects, PyTorch counts inputs that order these, and that the graph no longer has.
     ordered = graph.find_nodes(op="call_function", target=torch.ops.higher_order.with_effects)
-    if not known or replayed or ordered or _role(graph) != "inference":
+    if not known or replayed or ordered or pass_of(graph) != "inference":
         return set()
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     changed = {at for at, one in enumerate(about.input_info) if one.mutates_data or one.mutates_metadata}
@@ -272,10 +272,3 @@ def _fake(plan: str, inputs: Sequence[fx.Node]) -> Any:
     assert mode is not None
     with mode:
         return REGION(plan, values)
-
-
-def _role(graph: fx.Graph) -> str:
-    names = [node.name for node in graph.nodes if node.op == "placeholder"]
-    if any(name.startswith("tangents") for name in names):
-        return "backward"
-    return "forward" if any(name.startswith("primals") for name in names) else "inference"

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 __all__ = [
     "ATTENTION",
     "MATMULS",
+    "ROLES",
     "VIEWS",
     "bytes_of",
     "flops_of",
@@ -24,7 +25,9 @@ __all__ = [
     "is_window",
     "listed",
     "operator_name",
+    "pass_of",
     "read_by",
+    "role_of",
     "runs_on_anything",
     "tensor_bytes",
     "tensors_in",
@@ -41,6 +44,9 @@ VIEWS = frozenset(_NAMES.split())
 
 MATMULS = frozenset({"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot"})
 """Products of matrices."""
+
+ROLES = ("primals", "tangents")
+"""How names of inputs of a training pass begin that were not kept for it."""
 
 _SUMS = """
 sum mean amax amin max min all any var var_mean std std_mean logsumexp norm linalg_vector_norm
@@ -61,6 +67,17 @@ _OF_GRAPHS = frozenset({"cond", "flex_attention", "invoke_subgraph"})  # these c
 
 _PRIMS = {"convert_element_type": "_to_copy", "fma": "addcmul", "iota": "arange"}
 """Operators that Inductor makes of others, and what computes the same in ATen when called in its way."""
+
+
+def role_of(node: fx.Node) -> str:
+    """Return what PyTorch's name says of an input of a training pass: `primals`, `tangents`, or nothing."""
+    return next((role for role in ROLES if node.op == "placeholder" and node.name.startswith(role)), "")
+
+
+def pass_of(graph: fx.Graph) -> str:
+    """Return of which pass a graph is: `forward`, `backward`, or `inference` where nothing is trained."""
+    roles = {role_of(node) for node in graph.nodes}
+    return "backward" if "tangents" in roles else "forward" if "primals" in roles else "inference"
 
 
 def operator_name(node: fx.Node) -> str | None:

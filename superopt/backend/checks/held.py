@@ -18,7 +18,7 @@ from superopt.backend.region import Region
 from superopt.backend.region_plan import REGION, plan_of
 from superopt.cost.memory import available_bytes
 from superopt.errors import kind_and_line
-from superopt.rivals.aten import tensors_in, value_of
+from superopt.rivals.aten import pass_of, role_of, tensors_in, value_of
 from superopt.tune.measure import bytes_of
 
 __all__ = ["holding_no_more"]
@@ -69,23 +69,22 @@ def _asked(graph: fx.Graph, offered: Taken, replaced: Replaced) -> tuple[Taken, 
 
 def _is_counted(graph: fx.Graph) -> bool:
     """Whether a graph is a pass of a training step on a CPU, of known sizes."""
-    names = [node.name for node in graph.nodes if node.op == "placeholder"]
     tensors = [one for node in graph.nodes for one in tensors_in(value_of(node))]
-    return any(name.startswith(("primals", "tangents")) for name in names) and all(
+    return pass_of(graph) != "inference" and all(
         one.device.type == "cpu" and all(isinstance(size, int) for size in one.shape) for one in tensors
     )
 
 
 def _most(graph: fx.Graph, within: dict[str, int]) -> int:
     """Return the most bytes that a pass holds, where calls of plans take so many by themselves."""
-    given = [node for node in graph.nodes if node.op == "placeholder" and _is_kept(node)]
+    given = list(filter(_is_kept, graph.find_nodes(op="placeholder")))
     calls = graph.find_nodes(op="call_function", target=REGION)
     return most_of_pass(graph, given, {node: within.get(node.args[0], 0) for node in calls})
 
 
 def _is_kept(node: fx.Node) -> bool:
     """Whether an input of a pass was kept for it, and nobody holds it beside."""
-    return not node.name.startswith(("primals", "tangents")) and isinstance(value_of(node), Tensor)
+    return not role_of(node) and isinstance(value_of(node), Tensor)
 
 
 def _within(region: Region, plan: str) -> int:

@@ -26,12 +26,11 @@ from superopt.backend.deferred.portable import (
     size_of,
     target_name,
 )
-from superopt.rivals.aten import hint_of, value_of
+from superopt.rivals.aten import ROLES, hint_of, role_of, value_of
 
 __all__ = ["data_of_graph", "digest_of", "graph_from"]
 
 _WRITES = frozenset({"aten.copy_.default"})  # what a graph leaves in its inputs
-_ROLES = ("primals", "tangents")
 _FILES = frozenset({"from_file"})  # an operator that reads and writes files
 _NAME = re.compile(r"(aten|prims)\.([a-z_][a-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)")
 
@@ -41,7 +40,7 @@ def data_of_graph(graph: fx.Graph, weights: Collection[fx.Node] = ()) -> dict[st
     constants = [node for node in graph.nodes if node.op == "get_attr"]
     inputs = [*(node for node in graph.nodes if node.op == "placeholder"), *constants]
     symbols: dict[str, int] = {}
-    told = [_input(node, symbols) | {"constant": node in weights, "role": _role_of(node)} for node in inputs]
+    told = [_input(node, symbols) | {"constant": node in weights, "role": role_of(node)} for node in inputs]
     number = {node: at for at, node in enumerate(inputs)}
     steps: list[dict[str, Any]] = []
     results: Any = []
@@ -98,11 +97,6 @@ def _input(node: fx.Node, symbols: dict[str, int]) -> dict[str, Any]:
     raise Unportable(f"an input is a {type(value).__name__}")
 
 
-def _role_of(node: fx.Node) -> str:
-    """Return what PyTorch's name says of an input of a training pass; nothing of what was kept for it."""
-    return next((role for role in _ROLES if node.name.startswith(role)), "")
-
-
 def _note(size: Any, symbols: dict[str, int]) -> None:
     """Note a size that is a symbol, and what it was when the graph was traced."""
     if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
@@ -146,7 +140,7 @@ class _GraphReader(Reader):
         self.graph.output(self.argument(self.results[0]))
         fx.GraphModule(torch.nn.Module(), self.graph, "Whole")
         for at, (node, one) in enumerate(zip(self.nodes, self.inputs, strict=False)):
-            if one.get("role") in _ROLES:
+            if one.get("role") in ROLES:
                 node._rename(f"{one['role']}_{at}")
         weights = {
             node for node, one in zip(self.nodes, self.inputs, strict=False) if one.get("constant") is True

@@ -7,7 +7,7 @@ from torch import Tensor, fx
 
 from superopt.backend.pieces import Piece
 from superopt.backend.subgraph import Subgraph, subgraph_of
-from superopt.rivals.aten import VIEWS, operator_name, tensors_in, value_of
+from superopt.rivals.aten import VIEWS, operator_name, role_of, tensors_in, value_of
 from superopt.rivals.kinds import Kind
 
 __all__ = ["gate_of", "is_tangent", "large_bytes", "large_groups", "piece_around"]
@@ -26,7 +26,7 @@ def _bytes(node: fx.Node) -> int:
 
 def is_tangent(node: fx.Node) -> bool:
     """Whether a node is the gradient of one of the program's results."""
-    return node.op == "placeholder" and node.name.startswith("tangents")
+    return role_of(node) == "tangents"
 
 
 def gate_of(graph: fx.Graph) -> fx.Node | None:

@@ -16,6 +16,7 @@ from torch import Tensor, fx
 
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.piece import is_tangent
+from superopt.backend.joint.step import results_of
 from superopt.backend.region_plan import REGION, define_operator
 from superopt.rivals.aten import VIEWS, operator_name, tensor_bytes, value_of
 
@@ -48,8 +49,7 @@ def scale_in_place(forward: fx.GraphModule, backward: fx.GraphModule, forward_ou
     Only what the plan of a part made in memory of its own, and what nothing else reads, may be changed. Of
     other gradients of turns, too, what is 0 stays 0.
     """
-    [output] = forward.graph.find_nodes(op="output")
-    results = torch.utils._pytree.arg_tree_leaves(*output.args)
+    results = results_of(forward.graph)
     leaving = set(results[:forward_outputs])
     made = [
         one
@@ -62,7 +62,7 @@ def scale_in_place(forward: fx.GraphModule, backward: fx.GraphModule, forward_ou
     fresh = {
         one.name
         for one in made
-        if donated and one not in leaving and all(user is output for user in one.users)
+        if donated and one not in leaving and all(user.op == "output" for user in one.users)
     }
     names, found = {one.name for one in made}, 0
     for node in backward.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor):

@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from superopt.backend.joint.memory.kept import Passes
 from superopt.backend.joint.memory.values import is_view
 from superopt.backend.joint.scaled import leaves_scaled
+from superopt.backend.joint.step import results_of
 from superopt.backend.region_plan import REGION
 from superopt.rivals.aten import (
     heavy,
@@ -132,8 +133,7 @@ def most_of_pass(graph: fx.Graph, given: Collection[fx.Node], within: Mapping[fx
     """
     known = _Operators(graph)
     known.results |= {node: _bytes_of_results(node) for node in given}
-    [output] = graph.find_nodes(op="output")
-    results = {one for one in torch.utils._pytree.arg_tree_leaves(*output.args) if isinstance(one, fx.Node)}
+    results = {one for one in results_of(graph) if isinstance(one, fx.Node)}
     dropped = {node: _Memory(node, is_given=True) for node in given}
     order = [node for node in graph.nodes if node.op == "call_function"]
     one_pass = _Pass(known, order, results, dropped)
@@ -242,13 +242,18 @@ class _Pass:
             if memory in leaving or not readers or {*loop} != {*readers}:
                 continue
             if all(one in self.known.each and self._is_as_large(one, node) for one in loop):
-                self.written.remove(node)
-                for one in loop:
-                    self.read[one] = self.read[one] - {memory} | self.read[node]
-                for other in self.read[node]:
-                    others = [one for one in self.readers[other] if one is not node]
-                    self.readers[other] = [*others, *(one for one in loop if one not in others)]
-                del self.readers[memory]
+                self._put_into(loop, node)
+
+    def _put_into(self, loop: Sequence[fx.Node], node: fx.Node) -> None:
+        """Let a loop read what one of its operators reads, in place of what that makes."""
+        memory = _Memory(node)
+        self.written.remove(node)
+        del self.readers[memory]
+        for one in loop:
+            self.read[one] = self.read[one] - {memory} | self.read[node]
+        for other in self.read[node]:
+            others = [one for one in self.readers[other] if one is not node]
+            self.readers[other] = [*others, *(one for one in loop if one not in others)]
 
     def _is_as_large(self, node: fx.Node, other: fx.Node) -> bool:
         return self.known.results[node] == self.known.results[other]
