@@ -114,6 +114,23 @@ def test_what_is_found_is_taken_up_between_two_calls(
         torch.testing.assert_close(compiled(x), model(x))
 
 
+def with_better_kernels(
+    model: Model, region: Region, waiting: list[live.Waiting], *, of: Region | None = None
+) -> tuple[Model, Tensor, Tensor]:
+    """Return a compiled model for which better kernels were found since, with an input and its result.
+
+    The kernels are the region's own, or those of another one.
+    """
+    compiled = torch.compile(model, backend="superopt", options=OPTIONS)
+    x = torch.randn(4, 8)
+    with torch.no_grad():
+        expected = model(x)
+        compiled(x)
+        find(region, plan_of(of or region, pick_target("cpu")))
+        looked(waiting)
+    return compiled, x, expected
+
+
 def test_a_wrong_plan_is_never_taken_up(
     model: Model, region: Region, regions: Regions, passes: list[int], no_thread: list[live.Waiting]
 ) -> None:
@@ -126,13 +143,8 @@ def test_a_wrong_plan_is_never_taken_up(
     [other] = regions(Other(), torch.ones(4, 8))
     torch._dynamo.reset()
     passes.clear()
-    compiled = torch.compile(model, backend="superopt", options=OPTIONS)
-    x = torch.randn(4, 8)
+    compiled, x, expected = with_better_kernels(model, region, no_thread, of=other)
     with torch.no_grad():
-        expected = model(x)
-        compiled(x)
-        find(region, plan_of(other, pick_target("cpu")))
-        looked(no_thread)
         for _ in range(3):
             torch.testing.assert_close(compiled(x), expected)
             looked(no_thread)
@@ -156,20 +168,6 @@ def test_some_are_taken_up_before_the_rest_after_a_while(
     graph.since -= 1000.0
     looked(no_thread)
     assert (graph.stale, graph.settled) == (True, True)
-
-
-def with_better_kernels(
-    model: Model, region: Region, waiting: list[live.Waiting]
-) -> tuple[Model, Tensor, Tensor]:
-    """Return a compiled model for which better kernels were found since, with an input and its result."""
-    compiled = torch.compile(model, backend="superopt", options=OPTIONS)
-    x = torch.randn(4, 8)
-    with torch.no_grad():
-        expected = model(x)
-        compiled(x)
-        find(region, plan_of(region, pick_target("cpu")))
-        looked(waiting)
-    return compiled, x, expected
 
 
 @pytest.mark.parametrize("why", ["deterministic", "stance", "limit", "error", "version"])
