@@ -1,7 +1,7 @@
 """Discovered rules as axioms of the search: rules of elementwise operators alone say something of its terms.
 
-Each such rule is proven once more, over the reals and from its text as an axiom; what is not proven there is
-left out.
+Each such rule is proven once more, over the reals and from its text as an axiom, and numbers are drawn for it
+once more, since the proof says nothing of places where one side is undefined. What does not hold is left out.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ def axioms_from(path: Path) -> tuple[Axiom, ...]:
 
 
 def _proven(path: Path) -> Iterator[Axiom]:
+    from superopt.rules.discover.proof.check import counterexample
     from superopt.rules.proofs import prove
 
     for rule, proof in read_rules(path).rules:
         axiom = axiom_of(rule) if proof.status == "proven" else None
-        if axiom is not None and prove(axiom).holds:
+        if axiom is not None and counterexample(rule, 0) is None and prove(axiom).holds:
             yield axiom

@@ -82,7 +82,7 @@ def read_rules(path: Path) -> RuleFile:
         return RuleFile(rules, dropped, dict(document["origin"]))
     except CheckpointError:
         raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{str(path)!r} is no file of rules: {error!r}") from error
     except SuperoptError as error:
         raise CheckpointError(f"{str(path)!r} has a rule that is none: {error}") from error

@@ -227,12 +227,16 @@ def _show(arguments: argparse.Namespace) -> int:
 def _apply(arguments: argparse.Namespace) -> int:
     from superopt.rules.discover.apply import Program, rewritten
     from superopt.rules.discover.language.rule import parse_program
+    from superopt.rules.discover.proof.check import counterexample
     from superopt.rules.discover.store import read_rules
 
     file = read_rules(arguments.file)
     text, weights = _program(arguments.program)
     program = Program(*parse_program(text))
     rules = [rule for rule, proof in file.rules if proof.status == "proven"]
+    for rule in rules:  # a file that was changed may say so of any rule
+        if (refuted := counterexample(rule, 0)) is not None:
+            raise InputError(f"{str(arguments.file)!r}: rule {rule.name!r} is false: {refuted.text()}")
     if arguments.cheapest:
         if arguments.weights is not None:
             weights = _listed("--weights", arguments.weights)

@@ -92,6 +92,8 @@ def _parsed(tokens: Sequence[str], at: int, text: str) -> tuple[Expression, int]
     cut: list[str] = []
     if operator.cuts is not None:
         while tokens[at] in (",", "+"):
+            if not re.fullmatch(r"\w+", tokens[at + 1]):
+                raise InputError(f"{text!r}: a number of rows or columns is missing after {tokens[at]!r}")
             cut.append(tokens[at + 1])
             at += 2
         if not cut:

@@ -33,6 +33,8 @@ def test_the_text_of_a_rule_parses_back(text: str) -> None:
         ("a[m, k]: split_rows(a, m)[0] = a", "split_rows cannot take"),
         ("a[m+k, n]: split_rows(a, k)[0] = a", "split_rows cannot take"),
         ("a[m+k, n]: split_rows(a)[0] = a", "after how many rows"),
+        ("a[m+k, n]: split_rows(a, m)[0] = split_rows(a,", "is missing after ','"),
+        ("a[m+k, n]: split_rows(a, m)[0] = split_rows(a, m+", "is missing after '\\+'"),
         ("a[m+k, n]: split_rows(a, m) = a", "which part"),
         ("a[m, k]: relu(b) = a", "has no shape"),
         ("a[m, k]: gelu(a) = a", "no known operator"),

@@ -54,6 +54,9 @@ def spoiled(tmp_path: Path, change: Callable[[dict], object]) -> Path:
     return path
 
 
+DEEP = f"a[m, n]: {'relu(' * 9000}a{')' * 9000} = a"
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -62,6 +65,7 @@ def spoiled(tmp_path: Path, change: Callable[[dict], object]) -> Path:
         (lambda document: document["rules"][0].update(rule="a[m, n]: transpose(a) = a"), "is none"),
         (lambda document: document["rules"][0].update(status="certain"), "status"),
         (lambda document: document["rules"][0].update(rule=7), "no file of rules"),
+        (lambda document: document["rules"][0].update(rule=DEEP), "no file of rules"),
         (lambda document: document.update(origin=3), "no file of rules"),
         (lambda document: document.update(dropped=[1]), "no file of rules"),
     ],
@@ -148,6 +152,10 @@ def test_a_wrong_rule_in_a_file_is_refuted(tmp_path: Path, capsys: pytest.Captur
     out = capsys.readouterr().out
     assert "refuted" in out
     assert " against " in out
+    assert main(["rules", "apply", str(path), "a[m, n]: relu(transpose(a))"]) == 2
+    err = capsys.readouterr().err
+    assert "is false" in err
+    assert " against " in err
 
 
 @pytest.mark.parametrize(
