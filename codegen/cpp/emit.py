@@ -27,9 +27,9 @@ def lower_kernel(mugraph: MuGraph, number: int) -> KernelProgram:
     return lower_block(mugraph, number, alike=True)
 
 
-def emit(program: KernelProgram, config: CppConfig) -> CppSource:
-    """Return a kernel as C++ source."""
-    return Emitter(lower_for_cpp(program, config.whole), config).source()
+def emit(program: KernelProgram, config: CppConfig, lengths: Mapping[str, int] | None = None) -> CppSource:
+    """Return a kernel as C++ source, for sums over axes of the graph's sizes or of other lengths."""
+    return Emitter(lower_for_cpp(program, config.whole), config, lengths).source()
 
 
 class Emitter(Tiles):
@@ -85,7 +85,8 @@ class Emitter(Tiles):
             "}",
             "",
         ]
-        return CppSource(program.name, "\n".join(lines), arguments, tuple(lined.values()))
+        sums = tuple(sorted(self.sums))
+        return CppSource(program.name, "\n".join(lines), arguments, tuple(lined.values()), sums)
 
     def functions(self, strides: Collection[str]) -> list[str]:
         """Return the functions of the kernel; memory that vectors run along usually lies in one piece.

@@ -16,6 +16,7 @@ from superopt.codegen.cpp.config import CppConfig, default_config
 from superopt.codegen.cpp.emit import emit, lower_kernel
 from superopt.codegen.cpp.library import LibraryKernel, LibraryRun, spread
 from superopt.codegen.cpp.source import Argument, CppSource
+from superopt.codegen.cpp.sums import are_too_long
 from superopt.codegen.forms import Forms, Ready, is_plain, is_stored, stored
 from superopt.codegen.processor import vectors
 from superopt.codegen.signature import form_of, in_order, sizes_of
@@ -50,13 +51,31 @@ _LINE = 64  # bytes: values between kernels begin at cache lines
 class CppKernel:
     """One compiled kernel; it is called with a record of eight-byte fields, addresses first."""
 
-    def __init__(self, program: KernelProgram, config: CppConfig, *, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        program: KernelProgram,
+        config: CppConfig,
+        *,
+        flags: Sequence[str] = (),
+        lengths: Mapping[str, int] | None = None,
+    ) -> None:
         self.program = program
         self.reads = tuple(tensor.value for tensor in program.loads)
-        self.source = emit(program, config)
-        self._flags = tuple(flags)
+        self.source = emit(program, config, lengths)
+        self._config, self._flags = config, tuple(flags)
+        self._lengths = dict(lengths or program.graph.sizes)  # up to which axes have been
+        self._longer: CppKernel | None = None  # the same, printed for longer sums
         lined = is_lined(program, self.source)
         self._calls = {lined: self._compiled(lined=lined)}
+
+    def serving(self, sizes: Mapping[str, int]) -> "CppKernel":
+        """Return the kernel for some sizes: where sums are too long for this one, it is printed anew."""
+        if not are_too_long(self.source.sums, sizes, self._lengths):
+            return self
+        if self._longer is None:
+            lengths = {axis: max(size, sizes[axis]) for axis, size in self._lengths.items()}
+            self._longer = CppKernel(self.program, self._config, flags=self._flags, lengths=lengths)
+        return self._longer.serving(sizes)
 
     def link(
         self,
@@ -380,6 +399,7 @@ class CppMuGraph:
                 launches.append(kernel.prepared(strides, sizes))
                 strides |= {value: contiguous_strides(shape) for value, shape in kernel.shapes(sizes).items()}
                 continue
+            kernel = kernel.serving(sizes)
             made: list[_Made] = []
             for tensor in kernel.program.stores:
                 empty = next((one for one in kernel.program.repeated(tensor.value) if not sizes[one]), None)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from superopt.codegen.cpp.sums import SumLimit
 from superopt.dtypes import DTYPES, FLOATS
 
 __all__ = ["CPP_CONTRACTED", "CPP_FLOATS", "CPP_TYPES", "Argument", "CppSource", "Guard", "Place", "times"]
@@ -34,6 +35,7 @@ class CppSource:
     code: str
     arguments: tuple[Argument, ...]
     lined: tuple[Argument, ...] = ()  # strides that are 1 where memory lies as vectors run
+    sums: tuple[SumLimit, ...] = ()  # what was asked of the lengths of sums
 
 
 @dataclass(frozen=True, slots=True)

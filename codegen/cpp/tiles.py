@@ -9,6 +9,7 @@ from superopt.codegen.cpp.config import CppConfig
 from superopt.codegen.cpp.names import Names
 from superopt.codegen.cpp.plan import VIEWS, make_plan
 from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, Guard, Place, times
+from superopt.codegen.cpp.sums import LONG, SumLimit
 from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import Compute, KernelProgram, Move, Tensor
 from superopt.ir import Graph, Step, print_step, value_axes, value_names, window_axes
@@ -17,15 +18,21 @@ from superopt.ir.windows.place import reads_outside
 __all__ = ["Tiles", "inside", "read_number", "read_vector", "reads_window"]
 
 _TILES = "    " * 3  # the indentation at which tiles of scratch memory are declared
-_ENDLESS = 1 << 14  # terms of a sum from which what rounding takes from it is kept beside it
 
 
 class Tiles:
-    """What all printers of one kernel share: its lines so far, names, open loops, and places of values."""
+    """What all printers of one kernel share: its lines so far, names, open loops, and places of values.
 
-    def __init__(self, program: KernelProgram, config: CppConfig) -> None:
+    Sums may be as long as axes are where the graph was made, or else as `lengths` say.
+    """
+
+    def __init__(
+        self, program: KernelProgram, config: CppConfig, lengths: Mapping[str, int] | None = None
+    ) -> None:
         self.program = program
         self.graph = program.graph
+        self.lengths = lengths or self.graph.sizes
+        self.sums: set[SumLimit] = set()
         self.config = config
         self.axes = value_axes(self.graph)
         self.texts = value_names(self.graph)
@@ -288,15 +295,17 @@ class Tiles:
             self.allocate(rest, place.count)
             self.line(f"fill({rest}, {place.count}, 0.0f);")
 
-    def terms(self, step: Step) -> int:
-        """Return how many terms a sum has."""
-        return prod(self.graph.sizes[axis] for axis in step.axes)
+    def has_more_terms(self, step: Step, most: int) -> bool:
+        """Whether a sum has more than so many terms; that the kernel depends on it is noted."""
+        self.sums.add((step.axes, most))
+        return prod(self.lengths[axis] for axis in step.axes) > most
 
     def has_rest(self, value: int) -> bool:
         """Whether what rounding takes from a sum, as it grows, is kept in a tile beside it."""
         step = self.graph.step_at(value)
-        long = step.op != "max" and self.terms(step) > _ENDLESS
-        return long and value in self.plan.added and value not in self.rescaled
+        if step.op == "max" or value not in self.plan.added or value in self.rescaled:
+            return False
+        return self.has_more_terms(step, LONG)
 
     def rest(self, value: int) -> str:
         """Return the tile of what rounding took from a sum."""

@@ -69,7 +69,7 @@ def cpp_parts(choice: Choice) -> tuple[list[str], Launcher]:
             launcher.call(kernel, ordered=True)
             continue
         program = lower_kernel(mugraph, at)
-        source = emit(program, choice.configs[at])
+        source = emit(program, choice.configs[at], choice.limits.lengths(mugraph))
         sources.append(source.code.replace(_INCLUDE, "").strip("\n"))
         launcher.launch(program, source.arguments)
     flags = ["_FLAGS = (", *(f'    "{flag}",' for flag in FLAGS), ")"]

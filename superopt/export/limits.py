@@ -8,7 +8,7 @@ keep the size that they were made for.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from superopt.ir import Graph, fixed_axes
+from superopt.ir import Graph, MuGraph, fixed_axes
 from superopt.result.result import OpenAxes
 
 __all__ = ["EXPECT_SIZE", "Limits", "limits_of"]
@@ -28,6 +28,12 @@ class Limits:
 
     ranges: OpenAxes
     alike: tuple[tuple[str, str], ...]
+
+    def lengths(self, mugraph: MuGraph) -> dict[str, int]:
+        """Return how long each axis may be, at most; a part of one is no longer than the whole."""
+        whole = {split.inner: split.axis for split in mugraph.splits}
+        named = {axis: (whole.get(axis, axis), size) for axis, size in mugraph.graph.sizes.items()}
+        return {axis: max(size, self.ranges.get(name, (0, 0))[1]) for axis, (name, size) in named.items()}
 
     def lines(
         self, graph: Graph, read: Collection[str], sizes: Mapping[str, str], sized: Collection[str]

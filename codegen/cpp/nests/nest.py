@@ -7,6 +7,7 @@ from math import prod
 from superopt.codegen.cpp.nests.expressions import Text, apply_op, call, constant
 from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
 from superopt.codegen.cpp.source import Place, times
+from superopt.codegen.cpp.sums import BLOCKED, LONG
 from superopt.codegen.cpp.tiles import Tiles, read_number, read_vector, reads_window
 from superopt.codegen.statements import Compute, Move, Store, Tensor
 from superopt.dtypes import HALVES
@@ -16,8 +17,6 @@ from superopt.ops import OPS
 __all__ = ["NestPrinter", "print_nest", "print_shift"]
 
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
-_BLOCKED = 128  # terms from which sums that lie in memory are added up in blocks,
-_LONG_SUM = 1 << 14  # and sums in registers
 _AHEAD = 1 << 16  # numbers of a tensor, up to which those of the next program are fetched ahead
 _LONG = 8  # with at least so many flops for each addition, a reduction needs no turns
 
@@ -56,15 +55,14 @@ class NestPrinter:
         self.whole: dict[int, str] = {}  # windows -> the flag that says that nothing of them lies outside
         # Sums that are added up in blocks of terms: of several rows in memory, or in registers.
         several = self.vector is not None and bool(reduced) and not self.in_registers
-        self.blocked = self._sums_beyond(_BLOCKED) if several else []
-        self.long = self._sums_beyond(_LONG_SUM) if self.in_registers else []
+        self.blocked = self._sums_beyond(BLOCKED) if several else []
+        self.long = self._sums_beyond(LONG) if self.in_registers else []
         self.divisors = self._divisors()
 
-    def _sums_beyond(self, terms: int) -> list[Compute]:
+    def _sums_beyond(self, most: int) -> list[Compute]:
         """Return the sums that have more than so many terms."""
-        return [
-            one for one in self.nest.reductions if one.step.op != "max" and self.tiles.terms(one.step) > terms
-        ]
+        sums = (one for one in self.nest.reductions if one.step.op != "max")
+        return [one for one in sums if self.tiles.has_more_terms(one.step, most)]
 
     def _divisors(self) -> frozenset[int]:
         """Return the values that vectors are divided by, each the same for a whole vector."""

@@ -112,13 +112,32 @@ def test_short_sums_stay_plain() -> None:
         assert name in blocked
 
 
+LATER = {
+    "columns": (COLUMNS.replace("m=20000 n=100", "m=64 n=8"), (2_000_000, 8), (0,)),
+    "rows": (ROWS.replace("n=300000", "n=512"), (2, 8_000_000), (1,)),
+    "everything": (EVERYTHING.replace("m=1500 n=2048", "m=8 n=8"), (3000, 2048), (0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_sums_that_become_long_later_are_as_accurate(name: str) -> None:
+    text, shape, dims = LATER[name]
+    made = kernel(text)
+    short, long = torch.rand(*parse_graph(text).shape(parse_graph(text).inputs[0])), torch.full(shape, 0.1)
+    for x in (short, long, short):
+        exact = x.double().sum(dims)
+        assert ((made(x=x)["y"] - exact).abs() / exact).max() < 2e-6
+    for name in ("Sums", "LongSum"):
+        assert name not in made.sources[0]  # short ones stay as fast
+
+
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(graphs(), st.integers(0, 71))
 def test_drawn_programs_in_blocks(graph: Graph, number: int) -> None:
     """Every sum in blocks, and every rest kept: nothing but accuracy may change."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nest, "_BLOCKED", 1)
-        patch.setattr(nest, "_LONG_SUM", 1)
-        patch.setattr(tiles, "_ENDLESS", 1)
+        patch.setattr(nest, "BLOCKED", 1)
+        patch.setattr(nest, "LONG", 1)
+        patch.setattr(tiles, "LONG", 1)
         check(graph, number, ("-O0",))
