@@ -5,9 +5,11 @@ from fractions import Fraction
 
 import numpy as np
 
+from superopt.codegen.cpp.plan import VIEWS
+from superopt.ir import Graph
 from superopt.ops import OPS
 
-__all__ = ["Text", "apply_op", "constant"]
+__all__ = ["Text", "apply_op", "call", "constant", "summands"]
 
 _ATOM, _PRODUCT, _SUM = 3, 2, 1
 
@@ -19,6 +21,11 @@ class Text:
     code: str
     vector: bool
     binds: int = _ATOM
+
+    @property
+    def is_product(self) -> bool:
+        """Whether a multiplication is the last thing that it computes."""
+        return self.binds == _PRODUCT and " * " in self.code
 
     def within(self, binds: int) -> str:
         """Return the code as an operand of something that binds this strongly."""
@@ -102,6 +109,19 @@ def apply_op(op: str, *args: Text) -> Text:
     result = OPS[op].scalar(_CppScalars(), *args)
     assert isinstance(result, Text)
     return result
+
+
+def summands(graph: Graph) -> set[int]:
+    """Return the values that are added to another one, or taken from it.
+
+    Compilers would join a product with the sum that reads it, and round once: then `a * b - b * a` is not 0.
+    """
+    found = set[int]()
+    for value in reversed(range(len(graph.inputs), len(graph.inputs) + len(graph.steps))):
+        step = graph.step_at(value)
+        if step.op in ("add", "sub", "neg") or (step.op in VIEWS and value in found):
+            found.update(step.inputs)
+    return found
 
 
 def _infix(a: Text, sign: str, b: Text, binds: int) -> Text:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import prod
 
-from superopt.codegen.cpp.nests.expressions import Text, apply_op, call, constant
+from superopt.codegen.cpp.nests.expressions import Text, apply_op, call, constant, summands
 from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest
 from superopt.codegen.cpp.source import Place, times
 from superopt.codegen.cpp.sums import BLOCKED, LONG
@@ -58,6 +58,7 @@ class NestPrinter:
         self.blocked = self._sums_beyond(BLOCKED) if several else []
         self.long = self._sums_beyond(LONG) if self.in_registers else []
         self.divisors = self._divisors()
+        self.summands = summands(tiles.graph)
 
     def _sums_beyond(self, most: int) -> list[Compute]:
         """Return the sums that have more than so many terms."""
@@ -296,7 +297,8 @@ class NestPrinter:
                 continue
             text = self._computed(one)
             name = self.tiles.names.values[one.value]
-            self.tiles.line(f"const {'Vec' if text.vector else 'float'} {name} = {text.code};")
+            code = f"rounded({text.code})" if text.is_product and one.value in self.summands else text.code
+            self.tiles.line(f"const {'Vec' if text.vector else 'float'} {name} = {code};")
             self.known[one.value] = Text(name, text.vector)
             if one.value in targets:
                 place = targets[one.value]

@@ -6,6 +6,25 @@ inline Vec truth(Int condition) { return condition ? splat(1.0f) : Vec{}; }
 inline Vec where(Vec mask, Vec a, Vec b) { return mask != 0.0f ? a : b; }
 inline Vec keep(Vec mask, Vec a) { return mask != 0.0f ? a : Vec{}; }  // 0 even where a is infinite
 
+// A product as it is rounded, which no compiler joins with a sum that reads it.
+#if defined(__AVX512F__)
+#define IN_REGISTER "+v"
+#elif defined(__x86_64__)
+#define IN_REGISTER "+x"
+#elif defined(__aarch64__)
+#define IN_REGISTER "+w"
+#else
+#define IN_REGISTER "+m"
+#endif
+inline Vec rounded(Vec product) {
+    asm("" : IN_REGISTER(product));
+    return product;
+}
+inline float rounded(float product) {
+    asm("" : IN_REGISTER(product));
+    return product;
+}
+
 // The larger, or the smaller, of two numbers; b where either is NaN.
 #if defined(__AVX512F__) && !defined(__clang__)
 inline Vec larger(Vec a, Vec b) { return (Vec)__builtin_ia32_maxps512_mask(a, b, a, 0xffff, 4); }
