@@ -11,7 +11,7 @@ from superopt.dtypes import dtype_text
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.capture.recorder import numbers_of
 from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, map_leaves, refs
-from superopt.trace.integers import check_wraps
+from superopt.trace.integers import check_holds
 from superopt.trace.lowering import layout
 from superopt.trace.lowering.table import (
     INTEGERS,
@@ -221,7 +221,7 @@ class _Translation:
         made += (None,) * (len(call.outputs) - len(made))
         for position, sym in zip(call.outputs, made, strict=False):
             if sym is not None and position is not None and not self.for_proof:
-                check_wraps(self.builder, replace(sym, dtype=self.tape.metas[position].dtype))
+                check_holds(self.builder, replace(sym, dtype=self.tape.metas[position].dtype))
             if sym is None and position in self.used:
                 raise UnsupportedError("the position of an extremum is no algebra")
         return made[: len(call.outputs)]

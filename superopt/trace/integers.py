@@ -1,4 +1,4 @@
-"""Integers: between which numbers those lie that are made of stored integers, so that none wraps around."""
+"""Integers: between which numbers they lie, so that none wraps around, and none is rounded by a kernel."""
 
 from dataclasses import dataclass
 from math import floor, inf, isfinite, isnan
@@ -9,7 +9,9 @@ from superopt.dtypes import dtype_text
 from superopt.ops import OPS
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 
-__all__ = ["check_fits", "check_wraps", "wrapped"]
+__all__ = ["check_fits", "check_holds", "wrapped"]
+
+_HELD = 1 << 24  # float32, in which kernels compute, holds all whole numbers up to this
 
 _READ = frozenset({"rename", "select", "where", "window", "maximum", "minimum", "relu", "max"})
 
@@ -28,17 +30,18 @@ class _Span:
         return kind.min <= self.low and self.high <= kind.max
 
 
-def check_wraps(b: Builder, sym: Sym) -> None:
-    """Refuse integers of a tensor that its dtype may not hold, of which PyTorch would drop the upper bits.
+def check_holds(b: Builder, sym: Sym) -> None:
+    """Refuse integers of a tensor that kernels would round, or of which PyTorch would drop the upper bits.
 
-    What is made of positions alone is not looked at in 64 bits, and no tensor has so many outcomes that these
-    do not count them.
+    PyTorch has more than 2^24 of 64 bits as they are, such as a count of so many elements.
     """
     if sym.dtype.is_floating_point or sym.dtype == torch.bool or sym.value in b.stored:
         return
     span = _span(b, sym.value, {})
-    if (span.stored or sym.dtype != torch.int64) and not span.fits(sym.dtype):
+    if not span.fits(sym.dtype):
         raise UnsupportedError(f"works on {dtype_text(sym.dtype)} data, which may wrap around")
+    if span.low < -_HELD or span.high > _HELD:
+        raise UnsupportedError("makes integers beyond 2^24, which a float32 does not hold")
 
 
 def check_fits(b: Builder, sym: Sym, dtype: torch.dtype) -> None:

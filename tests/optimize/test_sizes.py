@@ -173,6 +173,20 @@ def test_retuning_races_configurations_for_new_sizes(best, random, in_use, caplo
     assert "by tuned configurations" in caplog.text
 
 
+def of_many(x: torch.Tensor) -> torch.Tensor:
+    return x * ((x > 0).sum() > 2**24)
+
+
+def test_what_counts_further_than_kernels_is_the_originals(quick, random, in_use) -> None:
+    """Before: zeros, as the count was 2^24."""
+    best = in_use(superopt.optimize(of_many, *random((1000,)), options=quick))
+    x = torch.ones(2**24 + 1)
+    assert not best(x[:3000]).any()
+    assert not best.elsewhere
+    assert best(x).all()
+    assert list(best.elsewhere) == ["f32[16777217]"]
+
+
 def doubled_mean(x: torch.Tensor) -> torch.Tensor:
     return x.mean(-1) * 2
 

@@ -188,6 +188,33 @@ def test_truth_values_of_unequal_length_leave_out_what_is_no_number(order: tuple
     torch.testing.assert_close(traced.run(*inputs), function(*inputs))
 
 
+_LARGE: dict[str, Callable[[Tensor], Any]] = {
+    "a count": lambda x: (x > 0).sum(),
+    "a count of few bits": lambda x: (x > 0).sum(dtype=torch.int32),
+    "a count of repeated numbers": lambda x: (x[:1] > 0).expand(len(x)).sum(),
+    "positions": lambda x: torch.arange(1, len(x) + 1),
+    "a number": lambda x: torch.where(x > 0, len(x), 0),
+}
+
+
+@pytest.mark.parametrize("name", _LARGE)
+def test_integers_that_kernels_would_round_are_no_algebra_that_runs(name: str) -> None:
+    held, rounded = (torch.empty(size, device="meta") for size in (2**24, 2**24 + 1))
+    assert not trace(_LARGE[name], held).program.opaque
+    assert trace(_LARGE[name], rounded).program.opaque
+
+
+def test_a_proof_counts_further_than_kernels() -> None:
+    x = torch.empty(2**24 + 1, device="meta")
+    assert not trace(lambda x: (x > 0).sum(), x, for_proof=True).program.opaque
+
+
+@pytest.mark.parametrize(("size", "held"), [(2**20, True), (2**21, False)])
+def test_sums_of_stored_bits_are_algebra_as_far_as_kernels_hold_them(size: int, held: bool) -> None:
+    x = torch.empty(size, dtype=torch.uint8, device="meta")
+    assert bool(trace(lambda x: (x & 15).sum(), x).program.opaque) != held
+
+
 TRUTHS = torch.tensor([[False, True, True], [True, True, False]])
 AGAIN = [
     pytest.param(lambda a: torch.add(a[0], a[1], alpha=0).float(), TRUTHS, id="no part of truth values"),
