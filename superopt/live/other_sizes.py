@@ -117,6 +117,8 @@ class OtherSizes:
         ]
         with state.ready():
             tuned = run(RETUNING, [predicted(candidate, target)], context)
+        if state.interrupted and not state.lost:  # by Ctrl-C, which ends the call of the user, too
+            raise KeyboardInterrupt
         return context.kernels.get(tuned[0].id)
 
 

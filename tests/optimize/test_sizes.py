@@ -173,6 +173,27 @@ def test_retuning_races_configurations_for_new_sizes(best, random, in_use, caplo
     assert "by tuned configurations" in caplog.text
 
 
+def test_an_interrupt_while_configurations_are_raced_is_the_callers(
+    best, random, in_use, monkeypatch
+) -> None:
+    served = in_use(best)
+    served.options = replace(best.options, retune=True)
+
+    def interrupted(stages, candidates, context):
+        with context.state.stoppable():
+            raise KeyboardInterrupt
+        return candidates
+
+    inputs = random((40, 64), (64,), (64, 96))
+    with monkeypatch.context() as patch:
+        patch.setattr(other_sizes, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            served(*inputs)
+    assert not served._others._made
+    torch.testing.assert_close(served(*inputs), best.function(*inputs), rtol=1e-4, atol=1e-4)
+    assert not served.elsewhere
+
+
 def of_many(x: torch.Tensor) -> torch.Tensor:
     return x * ((x > 0).sum() > 2**24)
 
