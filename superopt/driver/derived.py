@@ -6,11 +6,12 @@ compute a value in a way that is right at most of its positions, and the others 
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
 from superopt.driver.found import Found, RegionSearch, SearchOptions, by_bound, selected, verified
+from superopt.frontier.interrupts import interrupts_noted
 from superopt.frontier.tensors.bound import bound_of
 from superopt.frontier.tensors.graphs import canonical
 from superopt.ir import Graph, only_used
@@ -29,9 +30,10 @@ _COUNTED = ("e_nodes", "e_classes", "rounds", "tensors", "derivations", "graphs"
 
 
 class _Running(Protocol):
-    """A search: its options, and whether its time is over."""
+    """A search: its options, whether Ctrl-C asked it to stop, and whether its time is over."""
 
     options: SearchOptions
+    interrupted: bool
 
     @property
     def limit(self) -> str:
@@ -42,16 +44,33 @@ class _Running(Protocol):
 
 
 def search_further(region: RegionSearch, along: Along, run: _Running) -> RegionSearch:
-    """Return a search of a goal with all that is found beyond it."""
-    end = time.perf_counter() + _SHARE * run.options.seconds
-    region = _cut(region, f"corrections: {run.limit}") if run.out_of_time() else _corrected(region, run)
-    for kind in dict.fromkeys(one.name for one in refinements(region.goal)):
-        region = _refined(region, kind, along, run, end)
+    """Return a search of a goal with all that is found beyond it, up to a first Ctrl-C."""
+    try:
+        for more in _further(region, along, run):
+            region = more
+    except KeyboardInterrupt:
+        if run.interrupted:
+            raise
+        run.interrupted = True
+        region = _cut(region, run.limit)
     return region
 
 
-def _refined(region: RegionSearch, kind: str, along: Along, run: _Running, end: float) -> RegionSearch:
-    """Return a search with what is found once windows are taken apart in one way, one after another."""
+def _further(region: RegionSearch, along: Along, run: _Running) -> Iterator[RegionSearch]:
+    """Yield a search of a goal with more and more of what is found beyond it."""
+    end = time.perf_counter() + _SHARE * run.options.seconds
+    region = _cut(region, f"corrections: {run.limit}") if run.out_of_time() else _corrected(region, run)
+    yield region
+    for kind in dict.fromkeys(one.name for one in refinements(region.goal)):
+        for more in _refined(region, kind, along, run, end):
+            region = more
+            yield region
+
+
+def _refined(
+    region: RegionSearch, kind: str, along: Along, run: _Running, end: float
+) -> Iterator[RegionSearch]:
+    """Yield a search with what is found once windows are taken apart in one way, one after another."""
     graph, done = region.goal, set[str]()
     while True:
         again = (one for one in refinements(graph) if one.name == kind and one.window not in done)
@@ -59,33 +78,39 @@ def _refined(region: RegionSearch, kind: str, along: Along, run: _Running, end: 
         if refinement is None:
             break
         if run.out_of_time() or time.perf_counter() > end:
-            return _cut(region, f"{kind}: not all tried, its time was over")
+            yield _cut(region, f"{kind}: not all tried, its time was over")
+            return
         done.add(refinement.window)
         more = along(graph, refinement)
         if more is None:
-            return replace(region, notes=(*region.notes, f"{kind}: not tried, it is too large a search"))
+            yield replace(region, notes=(*region.notes, f"{kind}: not tried, it is too large a search"))
+            return
         names = {axis.name for axis in refinement.axes}
         used = [replace(one, graph=only_used(one.graph), is_original=False) for one in more.found]
         used = [one for one in used if names & one.graph.sizes.keys()]
         region = _joined(region, replace(more, found=tuple(used)), run)
+        yield region
         if not used:
             break
         graph = used[0].graph
-    return region
 
 
 def _corrected(region: RegionSearch, run: _Running) -> RegionSearch:
     """Return a search with programs that compute most of a value in another way, and the rest again."""
     proven: list[Found] = []
     left_out, late = 0, False
-    for one in corrected(region.goal):
-        graph = canonical(one.graph)
-        bound = bound_of(graph, (), run.options.weights)
-        tried = (Found(graph, bound, None, correction=str(one)),)
-        found, short = verified(region.goal, tried, run.options.seed, _SHARE * run.options.seconds)
-        late |= short
-        proven += found
-        left_out += not found
+    with interrupts_noted(run):
+        for one in corrected(region.goal):
+            if run.out_of_time():
+                region = _cut(region, f"corrections: {run.limit}")
+                break
+            graph = canonical(one.graph)
+            bound = bound_of(graph, (), run.options.weights)
+            tried = (Found(graph, bound, None, correction=str(one)),)
+            found, short = verified(region.goal, tried, run.options.seed, _SHARE * run.options.seconds)
+            late |= short
+            proven += found
+            left_out += not found
     if late:
         region = _cut(region, f"corrections: {left_out} not proven, its time was over")
     notes = (f"{left_out} corrected graphs are left out: not shown to be equal",) if left_out else ()

@@ -176,7 +176,7 @@ class _Run:
                     attempt = self._prepare(graph, clock, last=True)
         if halves is not None:
             for half in halves:
-                for region in self.search_graph(half):
+                for region in self.searched(half):
                     yield replace(region, truncated=(*late, *region.truncated))
         elif attempt is None or self.out_of_time():
             yield self._unsearched(graph)

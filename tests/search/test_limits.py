@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from superopt.driver import run as driver
 from superopt.errors import CheckpointError, InputError
 from superopt.frontier.tensors.graphs import canonical
 from superopt.ir import Graph, parse_graph
+from superopt.ir.windows.partly import Corrected, corrected
+from superopt.rules.terms import Goal
 from superopt.trace import trace
 from superopt.verify.graphs import many
 from superopt.verify.verdict import Verdict
@@ -39,6 +42,18 @@ in k: f32[f, c, r]
 t = window[h1 = 2*h + r - 1](x)
 t2 = contract[c, r](t, k)
 out y: f32[b, f, h] = t2
+"""
+)
+SCALED = parse_graph(
+    """graph scaled
+axes b=4 c=3 f=5 w1=9 w=9 s=3
+in x: f32[c, b, w1]
+in k: f32[f, c, s]
+in g: f32[f]
+t3 = window[w1 = w + s - 1](x)
+t4 = contract[c, s](t3, k)
+t5 = mul(t4, g)
+out y: f32[b, f, w] = t5
 """
 )
 WINDOWS = SearchOptions(max_graphs=4)
@@ -277,6 +292,55 @@ def test_an_interrupt_between_two_phases_is_one_too(monkeypatch: pytest.MonkeyPa
     [region] = result.regions
     assert [one.is_original for one in region.found] == [True]
     assert any("interrupted" in why for why in region.truncated)
+
+
+def test_an_interrupt_while_corrections_are_tried_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(graph: Graph) -> Iterator[Corrected]:
+        yield next(corrected(graph))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(derived, "corrected", interrupted)
+    result = search(SCALED, options=WINDOWS)
+    assert result.interrupted
+    [region] = result.regions
+    assert len(region.found) > 1
+    assert region.truncated == ("interrupted",)
+
+
+def test_no_correction_is_tried_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(graph: Graph) -> Iterator[Corrected]:
+        first, second, *_ = corrected(graph)
+        yield first
+        signal.raise_signal(signal.SIGINT)
+        yield second
+        pytest.fail("another correction is asked for")
+
+    monkeypatch.setattr(derived, "corrected", interrupted)
+    result = search(SCALED, options=WINDOWS)
+    assert result.interrupted
+    [region] = result.regions
+    assert [one.correction for one in region.found if one.correction]
+    assert "corrections: interrupted" in region.truncated
+
+
+def test_an_interrupt_in_the_second_half_keeps_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Goal] = []
+    fits = driver.fits
+
+    def interrupted(goal: Goal) -> bool:
+        asked.append(goal)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return fits(goal)
+
+    monkeypatch.setattr(driver, "_TOO_MANY_REDUCTIONS", 1)  # so that a goal of two is searched in halves
+    monkeypatch.setattr(driver, "fits", interrupted)
+    result = search(graph_of("rmsnorm-linear"), options=SearchOptions(split=False))
+    assert result.interrupted
+    first, second = result.regions
+    assert first.statistics.tensors > 0
+    assert first.truncated == ()
+    assert second.truncated == ("interrupted",)
 
 
 # -- what the clock cuts short is not complete
