@@ -169,6 +169,11 @@ def test_boxes_cover_what_is_true_once() -> None:
         assert (counts == where).all()
 
 
+def test_what_has_no_positions_is_not_corrected() -> None:
+    assert list(corrected(parse_graph(SEAM.replace("b=4", "b=0")))) == []
+    assert list(corrected(parse_graph(IMAGE.format(h=0, w=8)))) == []
+
+
 def test_the_search_has_corrected_programs() -> None:
     region = searched(SEAM)
     found = [one.correction for one in region.found if one.correction]
