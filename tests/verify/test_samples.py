@@ -1,11 +1,15 @@
 """Samples of large tensors: a part that repeats, in the example's layout and in memory that is used again."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
+from superopt.trace import trace
 from superopt.verify.floats.compare import compare_floats
+from superopt.verify.floats.focus import focus_of
 from superopt.verify.floats.memory import Memory, lying_apart
-from superopt.verify.floats.samples import DISTRIBUTIONS, beside, sample, typical
+from superopt.verify.floats.samples import DIRECTED, DISTRIBUTIONS, beside, sample, typical
 
 SHAPE = (700, 1024)
 
@@ -127,3 +131,12 @@ def test_inputs_that_are_returned_are_compared_before_the_next_draw() -> None:
     inputs = (torch.empty(SHAPE),)
     assert compare_floats(lambda x: (x, x + 1), lambda x: (x, x + 1), inputs).ok
     assert not compare_floats(lambda x: (x, x + 1), lambda x: (x * (1 + 2**-10), x + 1), inputs).ok
+
+
+@pytest.mark.parametrize("function", [lambda x, w: (x @ w).relu() + 1, lambda x, w: x.sum(-1) > 3])
+def test_numbers_are_drawn_for_sums_of_nothing(function: Callable[..., torch.Tensor]) -> None:
+    """Before: ZeroDivisionError, by the number of terms."""
+    inputs = torch.empty(4, 0), torch.empty(0, 4)
+    focus = focus_of(trace(function, *inputs))
+    for name in DIRECTED:
+        assert [one.shape for one in sample(name, inputs, focus=focus)] == [one.shape for one in inputs]

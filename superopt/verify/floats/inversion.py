@@ -12,7 +12,7 @@ Invert: TypeAlias = Callable[[float], tuple[float, ...]]
 
 def inversion_of(op: str, at: int, other: float | None, count: int) -> Invert | None:
     """Return how an operand is found from the value of an operator; `other` is the other operand."""
-    c = other
+    c, counts = other, {1, max(count, 1)}
     match op:
         case "rename" | "select" | "window" | "max" | "maximum" | "minimum" | "relu":
             return lambda y: (y,)
@@ -25,13 +25,13 @@ def inversion_of(op: str, at: int, other: float | None, count: int) -> Invert | 
         case "sub":
             return (lambda y: ((c or 0.0) - y,)) if at else (lambda y: (y + (c or 0.0),))
         case "mul" | "contract":
-            return lambda y: tuple(y / n / (c or 1.0) for n in {1, count})
+            return lambda y: tuple(y / n / (c or 1.0) for n in counts)
         case "div":
             if at:
                 return lambda y: ((c or 1.0) / y,) if y else ()
             return lambda y: (y * (1.0 if c is None else c),)
         case "sum":
-            return lambda y: tuple(y / n for n in {1, count})
+            return lambda y: tuple(y / n for n in counts)
     return _UNARY.get(op)
 
 
