@@ -90,7 +90,7 @@ def _differs_elsewhere(
 
     At least `wanted` trials with all results are looked at, where there are so many.
     """
-    without = np.setdiff1d(np.arange(drawn.trials), good)
+    without = np.setdiff1d(np.arange(drawn.trials), good, assume_unique=True)
     tally.drawn += drawn.trials
     tally.rooted += without.size
     looked = 0
