@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from superopt.cache.place import cache_folder
+from superopt.weights.memory import array_of
 
 __all__ = ["bytes_away", "is_away", "put_away"]
 
@@ -32,11 +33,11 @@ def is_away(tensor: Tensor) -> bool:
 def put_away(tensor: Tensor) -> "Behind | None":
     """Move the numbers of a tensor to a file; return what they leave behind, or None where they stay.
 
-    They stay where anything else uses the same memory, such as a view or an array of numpy's, and where
-    another thread writes to them meanwhile. Whoever calls keeps what is left behind for some time: other
-    threads may still be reading, or even writing.
+    They stay where anything else uses the same memory, such as a view, or may use it, such as an array of
+    numpy's, and where another thread writes to them meanwhile. Whoever calls keeps what is left behind for
+    some time: other threads may still be reading, or even writing.
     """
-    if not tensor.is_cpu or not _is_dense(tensor) or _users(tensor) > 1:
+    if not tensor.is_cpu or not _is_dense(tensor) or _may_be_shared(tensor):
         return None
     version = tensor._version
     with torch.inference_mode(False), torch.no_grad():  # else PyTorch would refuse later writes to the weight
@@ -78,16 +79,25 @@ def _is_dense(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes() > 0
 
 
-def _users(tensor: Tensor) -> int:
-    """Return how many things use the memory of a tensor, itself among them, as PyTorch and Python count."""
-    alone = torch.empty(1)
-    return _references(tensor) - _references(alone) + 1
+def _may_be_shared(tensor: Tensor) -> bool:
+    """Whether anything else uses the memory of a tensor, or nobody can tell.
+
+    PyTorch never resizes memory that it has once given to numpy, nor memory that it did not allocate: that of
+    numpy, of a file, or of another library.
+    """
+    fixed = tensor.is_shared() or not tensor.untyped_storage().resizable()  # type: ignore[no-untyped-call]
+    return fixed or _references(tensor) > _references(torch.empty(1))
 
 
 def _references(tensor: Tensor) -> int:
+    """Return how often the memory of a tensor is referred to, as PyTorch and Python count.
+
+    What DLPack gives to others refers to the tensor itself, as does a call through PyTorch's dispatcher.
+    """
     storage = tensor.untyped_storage()
+    own: int = tensor._use_count()  # type: ignore[attr-defined]
     found: int = torch._C._storage_Use_Count(storage._cdata)
-    return found + sys.getrefcount(storage)
+    return own + found + sys.getrefcount(storage)
 
 
 def _moved(tensor: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,7 +106,7 @@ def _moved(tensor: Tensor) -> tuple[Tensor, Tensor]:
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
-        whole.numpy().tofile(file)
+        array_of(whole).tofile(file)
         mapped, unwritten = (
             mmap.mmap(file.fileno(), whole.numel(), access=mmap.ACCESS_COPY) for _ in range(2)
         )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from superopt.errors import InputError
 from superopt.files import replacing
+from superopt.weights.memory import array_of
 
 __all__ = ["FORMATS", "TensorFile", "bytes_of", "read_tensors", "tensors_as_bytes", "write_tensors"]
 
@@ -35,7 +36,7 @@ _TOLD = "__metadata__"
 def bytes_of(tensor: Tensor) -> memoryview:
     """Return the numbers of a tensor in order, where they lie if they lie in order."""
     flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return flat.numpy().data
+    return array_of(flat).data if flat.numel() else memoryview(b"")
 
 
 def tensors_as_bytes(tensors: Mapping[str, Tensor]) -> bytes:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from superopt.codegen.forms import is_plain
 from superopt.weights.asked import Asking, Known, Reads, Sample, asked
+from superopt.weights.memory import array_of
 from superopt.weights.writes import writes_to
 
 __all__ = ["Sources", "can_be_watched"]
@@ -98,11 +99,11 @@ def _sampled(tensor: Tensor) -> "np.ndarray[Any, Any]":
         flat = ordered.view(-1)
         few = flat.numel() * flat.element_size() <= _WHOLE
         # Steps of an odd length come to all columns of a matrix.
-        return flat[:: 1 if few else -(-flat.numel() // _SAMPLED) | 1].numpy()
+        return array_of(flat[:: 1 if few else -(-flat.numel() // _SAMPLED) | 1])
     each = max(round(_SAMPLED ** (1 / ordered.dim())), 2)
     for dim, size in enumerate(ordered.shape):
         ordered = ordered[(slice(None),) * dim + (slice(None, None, max(size // each, 1)),)]
-    return ordered.numpy()
+    return array_of(ordered)
 
 
 def _samples(view: "np.ndarray[Any, Any]") -> Iterator[Sample]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from superopt.weights import away
 from superopt.weights.away import Behind, bytes_away, put_away
 from superopt.weights.division import Divided, divided
 from superopt.weights.kept import Kept, bytes_kept
+from superopt.weights.sources import Sources
+from superopt.weights.stored import digest
 
 from ..folding import FOLDED
 
@@ -44,10 +47,10 @@ def test_the_numbers_stay_what_they_are(dtype: torch.dtype, turned: bool) -> Non
 SHARED: dict[str, Callable[[Tensor], object]] = {
     "a view": lambda one: one[3],
     "an alias": lambda one: one.detach(),
-    "numpy": lambda one: one.detach().numpy(),
     "another parameter": lambda one: nn.Parameter(one.detach()),
     "its data": lambda one: one.data,
     "its memory": lambda one: one.untyped_storage(),
+    "numpy by DLPack": lambda one: np.from_dlpack(one.detach()),
 }
 
 
@@ -59,6 +62,58 @@ def test_what_others_use_as_well_stays(share: Callable[[Tensor], object]) -> Non
     assert one.data_ptr() == place
     del other
     gc.collect()
+    assert put_away(one) is not None
+
+
+LENT: dict[str, Callable[[Tensor], object]] = {
+    "numpy": lambda one: one.numpy(),
+    "numpy for a while": lambda one: one.numpy().sum(),
+    "numpy, of an alias": lambda one: one.detach().numpy(),
+    "numpy, of a part": lambda one: np.asarray(one[2:]),
+    "numpy by DLPack": np.from_dlpack,
+    "another tensor by DLPack": torch.from_dlpack,
+    "other processes": lambda one: one.share_memory_(),  # type: ignore[no-untyped-call]
+}
+
+
+@pytest.mark.parametrize("lend", LENT.values(), ids=list(LENT))
+def test_what_others_may_use_stays(lend: Callable[[Tensor], object]) -> None:
+    """Before: arrays whose base is the weight itself read memory that was given back."""
+    one = torch.randn(64, 48)
+    other = lend(one)
+    place = one.data_ptr()
+    assert put_away(one) is None
+    assert one.data_ptr() == place
+    del other
+
+
+def mapped(path: Path) -> Tensor:
+    path.write_bytes(bytes(4 * 64 * 48))
+    return torch.from_file(str(path), size=64 * 48)
+
+
+GIVEN: dict[str, Callable[[Path], Tensor]] = {
+    "numpy": lambda path: torch.from_numpy(np.ones((64, 48))),
+    "numpy by DLPack": lambda path: torch.from_dlpack(np.ones((64, 48))),
+    "a buffer": lambda path: torch.frombuffer(bytearray(64 * 48), dtype=torch.uint8),
+    "a file": mapped,
+}
+
+
+@pytest.mark.parametrize("give", GIVEN.values(), ids=list(GIVEN))
+def test_memory_that_pytorch_did_not_allocate_stays(give: Callable[[Path], Tensor], tmp_path: Path) -> None:
+    one = give(tmp_path / "numbers")
+    place = one.data_ptr()
+    assert put_away(one) is None
+    assert one.data_ptr() == place
+
+
+def test_what_is_only_looked_at_goes() -> None:
+    one = fresh()
+    sources = Sources([one])
+    digest(one)
+    assert put_away(one) is None  # the sources have an alias
+    del sources
     assert put_away(one) is not None
 
 
