@@ -179,7 +179,7 @@ class Kept:
         self.sources = tuple(port.name for port in once.inputs)
         self.unread = tuple(self.sources.index(name) for name in unread)  # sources that calls no longer read
         self.names = tuple(output.port.name for output in once.outputs)
-        self.why = ""  # why no tensors are kept any more
+        self.why = ""  # why the weights that came last cannot be watched; empty where they can
         self._on_end: Callable[[str], None] | None = None
         self._made: dict[tuple[int, ...], _Made] = {}  # by the identities of the weights
         self.latest: dict[int, _Made] = {}  # what served last, by the identity of the first weight
@@ -228,7 +228,7 @@ class Kept:
         if made is None or not made.sources.same(given):
             made = self._made.get(tuple(map(id, given)))
             if made is None or not made.sources.same(given):
-                return None if self.why else self._make(given)
+                return self._make(given)
             self.latest[id(given[0])] = made
         made.serve()
         if made.calls in _TURNS:
@@ -236,17 +236,17 @@ class Kept:
         return None if made.cuda and torch.cuda.is_current_stream_capturing() else made.tensors
 
     def _make(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
-        key = tuple(map(id, given))
+        key, self.why = tuple(map(id, given)), ""
         self._drop(key)
         if not all(map(can_be_watched, given)):
-            self._ended("of some weights it cannot be told when they change")
+            self._refuse("of some weights it cannot be told when they change")
             return None
         if self._on_end is not None and self._short >= _PATIENCE and not self._has_settled(given):
             self._tell("the weights change with nearly every call", self._on_end)
             return None
         sources = Sources(given)  # made first: what is written from here on is seen in the next call
         if not sources.counted:
-            self._ended("too many tensors share the memory of a weight")
+            self._refuse("too many tensors share the memory of a weight")
             return None
         if given[0].is_cuda and torch.cuda.is_current_stream_capturing():
             return None  # a graph that is replayed would read these tensors when the weights are others
@@ -325,11 +325,11 @@ class Kept:
         if made is not None and not isinstance(made.sources, _Unknown):  # else no weight has changed
             self._short = self._short + 1 if made.calls < _RESTLESS else 0
 
-    def _ended(self, why: str) -> None:
+    def _refuse(self, why: str) -> None:
+        """Say why nothing is made of some weights; others are kept as before."""
         self.why = why
-        self.let_go()
         if self._on_end is not None:
-            self._on_end(why)
+            self._tell(why, self._on_end)
 
 
 class KeptKernel:

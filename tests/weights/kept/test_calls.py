@@ -230,6 +230,37 @@ def test_weights_that_stay_are_kept_after_some_that_did_not() -> None:
     assert len(ends) == 1
 
 
+def to_inference_mode(given: list[Tensor]) -> None:
+    with torch.inference_mode():
+        given[1] = given[1].clone()
+
+
+UNWATCHED: dict[str, tuple[str, Callable[[list[Tensor]], object]]] = {
+    "shared": ("cannot be told", lambda given: given[1].share_memory_()),
+    "of inference mode": ("cannot be told", to_inference_mode),
+    "with many aliases": ("too many tensors", lambda given: [given[1].data for _ in range(40)]),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("said", "change"), UNWATCHED.values(), ids=list(UNWATCHED))
+def test_weights_that_cannot_be_watched_leave_those_of_others_kept(
+    said: str, change: Callable[[list[Tensor]], object]
+) -> None:
+    """Before: one such layer ended it for all layers and models of a plan."""
+    (kept, ends), (one, other) = small_kept(), ([torch.rand(8), torch.randn(4, 8)] for _ in range(2))
+    made = kept.of(one)
+    assert made is not None
+    assert kept.of(other) is not None  # the weights are watched from now on
+    aliases = change(other)
+    for _ in range(3):
+        assert kept.of(other) is None
+        assert kept.of(one) is made
+    [why] = ends
+    assert said in why
+    del aliases
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("short_lived", [False, True])
 def test_what_changes_in_every_call_is_waited_for_longer_each_time(
