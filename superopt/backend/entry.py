@@ -19,7 +19,7 @@ from superopt.backend.checks.uncompiled import Uncompiled
 from superopt.backend.decision import Ledger
 from superopt.backend.deferred.live import Waiting, place_of_compilation, with_take_up
 from superopt.backend.deferred.mode import Mode, mode_of
-from superopt.backend.graphpass import RegionPass, passes_of
+from superopt.backend.graphpass import RegionPass, passes_of, watched_of
 from superopt.backend.joint.joint_pass import JointPass
 from superopt.backend.joint.partition import Partitioner
 from superopt.backend.joint.second import with_second
@@ -176,7 +176,7 @@ def _compiled(
     with WarmUp() as warm_up:
         with ledger.spending():
             _begin(warm_up, module, inputs, ledger.options)
-        ours = patches[PASS] = RegionPass(ledger, passes_of(theirs), warm_up)
+        ours = patches[PASS] = RegionPass(ledger, passes_of(theirs), warm_up, watched_of(inputs))
         before = patches.get(JOINT_PASS, getattr(torch._inductor.config, JOINT_PASS))
         joint = patches[JOINT_PASS] = JointPass(ledger, ours, passes_of(before))
         splits = patches.get(PARTITIONER, getattr(torch._inductor.config, PARTITIONER, None))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch._guards import detect_fake_mode
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
@@ -25,13 +25,15 @@ from superopt.backend.deferred.queue import bound_queue, defer_graph
 from superopt.backend.region import RECORDS, Region
 from superopt.backend.region_plan import REGION, calls_directly, plan_of
 from superopt.cache import Key, versions
+from superopt.codegen.forms import is_plain
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.aten import bytes_of, flops_of, pass_of, value_of
 from superopt.rivals.images import channels_last_strides
 from superopt.targets import pick_target
+from superopt.weights.sources import can_be_watched
 
-__all__ = ["RegionPass", "passes_of", "replace_all"]
+__all__ = ["RegionPass", "passes_of", "replace_all", "watched_of"]
 
 log = logging.getLogger("superopt")
 
@@ -45,10 +47,17 @@ class RegionPass(CustomGraphPass):
     Inductor has one place for passes like this one; the user's passes that stood there run before it.
     """
 
-    def __init__(self, ledger: Ledger, before: Sequence[Any] = (), warm_up: WarmUp | None = None) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        before: Sequence[Any] = (),
+        warm_up: WarmUp | None = None,
+        watched: Sequence[bool] = (),
+    ) -> None:
         self.ledger = ledger
         self.before = tuple(before)
         self.warm_up = warm_up  # started for the first graph
+        self.watched = tuple(watched)  # of each input, whether it can be told that it changes
         self.pending: dict[str, Key] | None = None  # keys of what waits; None: no graph was seen
         self.told: Callable[[], None] | None = None  # called when a graph's waiting regions are known
 
@@ -77,7 +86,7 @@ class RegionPass(CustomGraphPass):
                 options.weights,
                 options.memory,
             ),
-            *(left, before, mode_of(options) != "off"),
+            *(left, before, mode_of(options) != "off", self.watched),
         )
         return hashlib.sha256(repr(told).encode()).digest()
 
@@ -105,7 +114,7 @@ class RegionPass(CustomGraphPass):
         if device is None:
             return
         target = pick_target(device)
-        weights = weights_of(graph)
+        weights = weights_of(graph, self.watched)
         cut = Cut(graph, target, self.ledger, weights, title)
         self.ledger.total_flops += sum(map(flops_of, cut.kinds))
         self.ledger.total_bytes += sum(map(bytes_of, cut.kinds))
@@ -164,11 +173,12 @@ class RegionPass(CustomGraphPass):
             log.warning("no report: %s", first_line(error))
 
 
-def weights_of(graph: fx.Graph) -> set[fx.Node]:
+def weights_of(graph: fx.Graph, watched: Sequence[bool] = ()) -> set[fx.Node]:
     """Return the inputs of a graph that PyTorch says are the same tensors in each call: a module's own.
 
     Where calls are replayed by CUDA graphs nobody would see that a weight has changed: then none are. Nor
     are they in training, which changes them, nor what the graph itself writes to, as counters and caches.
+    Nor are inputs that cannot be `watched` for changes: nothing is ever kept of them.
     """
     context = torch._guards.TracingContext.try_get()
     about: Any = getattr(context, "fw_metadata", None)
@@ -180,7 +190,14 @@ def weights_of(graph: fx.Graph) -> set[fx.Node]:
         return set()
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     changed = {at for at, one in enumerate(about.input_info) if one.mutates_data or one.mutates_metadata}
+    if len(watched) == len(inputs):  # else PyTorch has taken some apart, or added some
+        changed |= {at for at, one in enumerate(watched) if not one}
     return {inputs[at] for at in known if at < len(inputs) and at not in changed} - _written(graph)
+
+
+def watched_of(inputs: Sequence[Any]) -> tuple[bool, ...]:
+    """Return of each input whether it can be told that it changes, or it only stands for others."""
+    return tuple(not isinstance(one, Tensor) or not is_plain(one) or can_be_watched(one) for one in inputs)
 
 
 def _written(graph: fx.Graph) -> set[fx.Node]:

@@ -98,8 +98,10 @@ class Host:
         from torch._dynamo.backends.common import aot_autograd
         from torch._inductor.decomposition import select_decomp_table
 
+        watched = graphpass.watched_of(inputs)
+
         def compile_graph(functional: fx.GraphModule, example: list[Any]) -> Callable[..., Any]:
-            graphpass.RegionPass(self.ledger)(functional.graph)
+            graphpass.RegionPass(self.ledger, watched=watched)(functional.graph)
             self.graphs.append(functional.graph)
             return make_boxed_func(_calling_directly(functional).forward)
 

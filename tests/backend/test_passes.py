@@ -97,8 +97,9 @@ def test_a_pass_that_asks_is_told_of_the_backward_pass() -> None:
     assert aware.told == [True, False, False]
 
 
-def test_a_pass_that_another_graph_is_under_is_not_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inductor's settings are everyone's: while one thread compiles, another finds our pass there."""
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
+    """Let Inductor leave graphs as they are; return the settings that it is given."""
     given: list[Mapping[str, Any]] = []
 
     def host(module: fx.GraphModule, inputs: Any, patches: Mapping[str, Any]) -> Callable[..., Any]:
@@ -106,7 +107,27 @@ def test_a_pass_that_another_graph_is_under_is_not_run_twice(monkeypatch: pytest
         return module.forward
 
     monkeypatch.setattr(entry, "with_inductor", host)
+    return given
+
+
+def test_a_pass_that_another_graph_is_under_is_not_run_twice(given: list[Mapping[str, Any]]) -> None:
+    """Inductor's settings are everyone's: while one thread compiles, another finds our pass there."""
     ours = RegionPass(Ledger(BackendOptions()))
     with torch._inductor.config.patch({PASS: [ours, to_cosine]}):
         entry.compile_graph(fx.symbolic_trace(lambda x: x.sin()), [])
     assert given[0][PASS].before == (to_cosine,)
+
+
+def test_a_pass_knows_which_inputs_can_be_watched(given: list[Mapping[str, Any]]) -> None:
+    module = torch.nn.Linear(4, 4).eval()
+    module.weight.share_memory_()  # type: ignore[no-untyped-call]
+    keys = set()
+    for own in (module, torch.nn.Linear(4, 4).eval()):
+        torch._dynamo.reset()
+        with torch.no_grad():
+            torch.compile(own, backend="superopt", options=OPTIONS)(torch.randn(2, 4))
+        keys.add(given[-1][PASS].uuid())
+    shared, plain = (one[PASS].watched for one in given)
+    assert sorted(shared) == [False, True, True]
+    assert plain == (True, True, True)
+    assert len(keys) == 2, "what Inductor keeps of one graph is not for the other"

@@ -301,3 +301,21 @@ def test_what_the_graph_itself_writes_to_is_no_weight(plans: list[str]) -> None:
     goal = read(plans[0]).goal
     constant = {goal.shape(port): port.constant for port in goal.inputs}
     assert constant == {(8, 32): False, (48, 32): True, (48,): False}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("all_shared", [False, True])
+def test_weights_that_cannot_be_watched_are_no_constants(
+    all_shared: bool, plans: list[str], warnings_logged
+) -> None:
+    """Before: they were raced as such, and then PyTorch computed the region step by step in each call."""
+    module, x = Scores(1).eval(), torch.randn(8, 32)
+    for one in module.parameters() if all_shared else [module.layers[0].bias]:
+        one.share_memory_()
+    run = torch.compile(module, backend=Host())
+    for _ in range(3):
+        close(run(x), module(x))
+    goal = read(plans[0]).goal
+    constant = {goal.shape(port): port.constant for port in goal.inputs}
+    assert constant == {(8, 32): False, (48, 32): not all_shared, (48,): False}
+    assert not troubles(warnings_logged)
