@@ -6,9 +6,9 @@ that it was compiled for, and the graph stays uncompiled where that is surely fa
 until better kernels are found: later starts obey it, and compile nothing where eager PyTorch has won.
 
 A graph is raced only if a call of it leaves no trace: not if it writes into an input, be it through `.data`,
-talks to another process, or calls an operator of the user's. Sizes that are symbols are plain numbers in the
-race: to compute with them would fix them for every later call. Nor is a graph run that may need much of the
-free memory, or more time than a race has, as its sizes tell.
+talks to another process, or calls an operator of the user's. Nor is one raced whose sizes are symbols: who
+wins at the sizes of the first call may lose at others. No graph is run that may need much of the free memory,
+or more time than a race has, as its sizes tell.
 """
 
 import logging
@@ -226,8 +226,8 @@ def _copied(tensor: Tensor) -> Tensor:
 
 
 def _as_number(value: Any) -> Any:
-    """Return a size that is a symbol as the number that it was when the graph was traced."""
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+    """Return a symbol as the number that it was when the graph was traced."""
+    if isinstance(value, torch.SymFloat | torch.SymBool):
         return value.node.hint
     return value
 
@@ -237,7 +237,7 @@ def _is_plain(module: fx.GraphModule, inputs: Sequence[Any]) -> bool:
 
     What is written to a tensor that is no input would not be seen.
     """
-    known = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+    known = (int, float, bool, torch.SymFloat, torch.SymBool)  # a size that is a symbol is none of them
     for one in inputs:
         plain = isinstance(one, Tensor) and is_plain(one) and one.is_cpu and one.layout == torch.strided
         if not plain and not isinstance(one, known):

@@ -323,19 +323,21 @@ def test_it_runs_in_each_mode_and_at_changing_sizes(monkeypatch: pytest.MonkeyPa
     assert races
 
 
-def test_sizes_that_are_symbols_stay_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
-    races, compiled = race(monkeypatch, 0.9), unchanged(monkeypatch)
+def test_a_graph_for_all_sizes_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: who was faster with two rows ran with any number of them."""
+    races, compiled = race(monkeypatch, 1.5), unchanged(monkeypatch)
     program = torch.compile(MODULE, backend="superopt")
     with torch.no_grad():
         for rows in (2, 3, 5, 7, 9):
             x = torch.randn(rows, 4)
             torch.testing.assert_close(program(x), MODULE(x))
-    assert (len(compiled), len(races)) == (2, 2), "once for the first size, and once for all others"
+    assert (len(compiled), len(races)) == (2, 1), "once for the first size, and once for all others"
     torch._dynamo.reset()
     x = torch.randn(6, 4)
     torch._dynamo.mark_dynamic(x, 0)
     with torch.no_grad():
         program(x)
+    assert (len(compiled), len(races)) == (3, 1)
 
 
 def test_one_switch_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
