@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from shard.cases import (
     norm_mlp,
 )
 from shard.processes import Case, worst_errors
+from torch import Tensor
+from torch.distributed.tensor import placement_types
 
 from superopt.errors import InputError
 from superopt.ir import parse_graph
@@ -141,3 +144,43 @@ def test_placements_are_those_of_dtensor() -> None:
         "w2": ("Shard(0)",),
         "out": ("Replicate()",),
     }
+
+
+def part_of_dtensor(placements: tuple[str, ...], place: tuple[int, ...], tensor: Tensor) -> Tensor:
+    """Return what a device of 2x2 has of a tensor, as `distribute_tensor` takes it apart."""
+    for text, at in zip(placements, place, strict=True):
+        one = eval(text, vars(placement_types))
+        if not one.is_replicate():
+            tensor = one._split_tensor(tensor, 2, with_padding=False)[0][at]
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("entering", "leaving", "wanted"),
+    [
+        (("m", "m"), ("m", "m"), ("Shard(0)", "Shard(0)")),
+        ((None, "m"), (None, "m"), ("Replicate()", "Shard(0)")),
+        ((None, "m"), ("m", "m"), ("Replicate()", "_StridedShard(0, split_factor=2)")),
+        ((None, "d"), (None, "d"), ("Replicate()", "_StridedShard(1, split_factor=4)")),
+        (("h", "d"), ("h", "d"), ("Shard(1)", "_StridedShard(1, split_factor=2)")),
+        (("d", "h"), ("d", "h"), ("_StridedShard(1, split_factor=4)", "Shard(1)")),
+    ],
+)
+def test_dtensor_takes_tensors_apart_as_the_written_module_does(
+    entering: Placement, leaving: Placement, wanted: tuple[str, ...]
+) -> None:
+    """Before: a level of a nested split that a tensor leaves out was forgotten, and other rows were named."""
+    graph = parse_graph(
+        "graph pieces\naxes m=8 h=4 d=8\nin x: f32[m, (h d)]\nt1 = exp(x)\nout y: f32[m, (h d)] = t1\n"
+    )
+    found = shard_program(graph, machine="node=2, gpu=2", pins={"x": entering, "y": leaving})
+    assert found.placements["x"] == wanted
+    written: dict[str, Any] = {"__name__": "written"}
+    exec(found.source, written)
+    whole = torch.arange(8 * 32).view(8, 32)
+    for place in product(range(2), repeat=2):
+        mesh = written["ProcessMesh"].__new__(written["ProcessMesh"])
+        mesh.place = place
+        for name in ("x", "y"):
+            part = part_of_dtensor(found.placements[name], place, whole)
+            assert torch.equal(part, written["local_part"](mesh, name, whole))

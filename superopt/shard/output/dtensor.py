@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from torch import Tensor, nn
 
 from superopt.errors import InputError
 from superopt.ir import Port, value_axes, value_names
-from superopt.shard.sharded import SUM, Instruction, Sharded, is_partial
+from superopt.shard.output.written import tightened
+from superopt.shard.sharded import SUM, Instruction, Layout, Placement, Sharded, is_partial
 
 __all__ = ["Linear", "Style", "dtensor_placements", "linear_modules", "parallel_styles", "watched"]
 
@@ -52,21 +54,33 @@ def _layout(dim: int | None) -> str:
 def dtensor_placements(sharded: Sharded) -> dict[str, tuple[str, ...]]:
     """Return the placements of DTensor for each tensor that enters or leaves, one for each dimension.
 
-    An axis that is not the outermost one of its dimension of the tensor has no placement of DTensor: it is
-    written as `StridedShard(dimension, axis)`.
+    They are those of the parts that a written module takes and returns.
     """
-    layout = sharded.layout
+    layout = tightened(sharded).layout
     ports = (*layout.entering, *(output.port for output in layout.leaving))
-    return {
-        port.name: tuple(_dtensor(port, tag) for tag in sharded.placement_of(port.name)) for port in ports
-    }
+    return {port.name: _placements(layout, port, sharded.placement_of(port.name)) for port in ports}
 
 
-def _dtensor(port: Port, axis: str | None) -> str:
-    if axis is None:
-        return "Replicate()"
-    dim = next(at for at, axes in enumerate(port.dims) if axis in axes)
-    return f"Shard({dim})" if port.dims[dim][0] == axis else f"StridedShard({dim}, {axis!r})"
+def _placements(layout: Layout, port: Port, placement: Placement) -> tuple[str, ...]:
+    """Return how each dimension of the mesh splits what the dimensions before it have left of a tensor.
+
+    A device's part may be a piece of each of several runs of places, one after the other. DTensor knows such
+    parts by the number of runs, as the factor of a strided split.
+    """
+    found: list[str] = []
+    taken: set[str] = set()  # chunks that dimensions before this one have split
+    for at, axis in enumerate(placement):
+        if axis is None:
+            found.append("Replicate()")
+            continue
+        dim, axes = next((dim, axes) for dim, axes in enumerate(port.dims) if axis in axes)
+        pieces = [piece for own in axes for piece in layout.pieces(own)]
+        chunk = layout.chunk(axis, at)
+        outer = pieces[: [piece.name for piece in pieces].index(chunk)]
+        runs = prod(piece.size for piece in outer if piece.name not in taken)
+        found.append(f"Shard({dim})" if runs == 1 else f"_StridedShard({dim}, split_factor={runs})")
+        taken.add(chunk)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
