@@ -190,6 +190,16 @@ def test_modules_with_biases_have_styles(
     }
 
 
+def test_linear_modules_whose_input_is_named_need_the_written_module() -> None:
+    """Before: an IndexError, which parallelize_module raises of such calls, too."""
+    module = mlp(lambda m, x: m.b(input=torch.relu(m.a(x))))
+    x, pins = torch.empty(16, 32), f"x=whole, out=whole, {SPLIT}"
+    found = shard_program(module, x, machine=SLOW_TO_START, pins=pins)
+    assert "def program" in found.source
+    with pytest.raises(InputError, match="b is called with a named argument"):
+        found.styles("gpu")
+
+
 @pytest.mark.slow
 @BIASED
 def test_modules_with_biases_run(shape: tuple[int, ...], machine: str, pins: str, dim: int | None) -> None:

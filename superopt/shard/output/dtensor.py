@@ -89,7 +89,7 @@ class Linear:
 
     weight: str
     bias: str | None
-    shapes: tuple[tuple[int, ...], ...]  # of the input of each call
+    shapes: tuple[tuple[int, ...], ...]  # of the input of each call; empty where it is a named argument
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def watched(function: Any) -> Iterator[dict[str, list[tuple[int, ...]]]]:
         for name, one in _linears(function):
 
             def note(_: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
-                shapes.setdefault(name, []).append(tuple(inputs[0].shape))
+                shapes.setdefault(name, []).append(tuple(inputs[0].shape) if inputs else ())
 
             stack.callback(one.register_forward_pre_hook(note).remove)
         yield shapes
@@ -171,6 +171,11 @@ class _Styles:
     def _products(self, name: str) -> list[int]:
         """Return the products of a linear module, one for each call of it."""
         one = self.split[name]
+        if () in one.shapes:
+            raise InputError(
+                f"parallelize_module: {name} is called with a named argument, for which PyTorch has no style;"
+                " call it without the name, or use the written module"
+            )
         weight = self.inputs[one.weight]
         found = [at for at, step in self.graph.numbered if weight in step.inputs]
         if len(found) != len(one.shapes) or any(self.graph.step_at(at).op != "contract" for at in found):
