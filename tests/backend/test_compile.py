@@ -352,6 +352,7 @@ def take_all(self: Any, known: Decision, raced: Any, plan: str) -> Decision:
     return replace(known, taken=True, plan=plan, why="a test")
 
 
+@pytest.mark.usefixtures("quick_kernels")
 def test_a_search_is_kept_for_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The whole way by Inductor: search, race, report; then again from the cache, and explained."""
     monkeypatch.setattr(region_race.RegionRace, "_judged", take_all)
