@@ -3,7 +3,6 @@
 Names become code in an exported module: whatever is no plain name is refused.
 """
 
-import keyword
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.proof import proven_by_graph
 from superopt.errors import InputError
 from superopt.export.limits import Limits, limits_of
+from superopt.export.names import function_name
 from superopt.ir import Graph, MuGraph
 from superopt.result import Result
 from superopt.targets import Configs, Target
@@ -40,7 +40,7 @@ def choose(result: Result, region: int | None, candidate: str | None) -> Choice:
     """Return a candidate of a result, by default the chosen one of its only region; regions count from 1."""
     number, chosen = _region(result, region)
     one = _candidate(chosen, number, candidate)
-    goal, name = chosen.goal, _identifier(chosen.goal.name)
+    goal, name = chosen.goal, function_name(chosen.goal.name)
     _check_names(goal)
     _check_names(one.mugraph.graph)
     if _tensors(goal) != _tensors(one.graph) or _tensors(one.run) != _tensors(one.mugraph.graph):
@@ -92,13 +92,6 @@ def _candidate(region: RegionCandidates, number: int, wanted: str | None) -> Can
             f"region {number} runs in PyTorch, no candidate was chosen; name one with --candidate: {listed}"
         )
     return region.chosen
-
-
-def _identifier(name: str) -> str:
-    """Return a name that Python, Triton and C++ take, as near to a given one as can be."""
-    plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "program"
-    is_free = plain.isidentifier() and not keyword.iskeyword(plain)
-    return plain if is_free else f"program_{plain}"
 
 
 def _check_names(graph: Graph) -> None:

@@ -5,7 +5,9 @@ import keyword
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Names", "plain_text", "tuple_text", "wrapped"]
+from superopt.codegen.triton.expression import HELPERS
+
+__all__ = ["Names", "function_name", "plain_text", "tuple_text", "wrapped"]
 
 _MODULE = (
     "F", "Path", "SIZES", "TensorDescriptor", "_expect", "array", "arranged", "check", "ctypes", "device",
@@ -13,13 +15,27 @@ _MODULE = (
     "os", "prepare", "reference", "seed", "shutil", "sizes", "subprocess", "sys", "tempfile", "tl", "torch",
     "triton",
 )  # fmt: skip
+_PYTHON = (*dir(builtins), *keyword.kwlist, *keyword.softkwlist)
+_CHECKING = (
+    "error", "expected", "finite", "found", "inputs", "name", "ok", "one", "other", "scale", "tolerance",
+    "verdict", "worst",
+)  # fmt: skip
+"""The variables of `check`, which calls the function."""
+_NO_FUNCTION = frozenset((*_MODULE, *_PYTHON, *_CHECKING, *HELPERS))
+
+
+def function_name(text: str) -> str:
+    """Return a name for the function of a module, near to a given one, that means nothing else there."""
+    plain = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_") or "program"
+    is_free = plain.isidentifier() and plain not in _NO_FUNCTION
+    return plain if is_free else f"program_{plain}"
 
 
 class Names:
     """Variables of one function; `used` are the other names that mean something in it."""
 
     def __init__(self, taken: Iterable[str] = (), *, used: Iterable[str] | None = None) -> None:
-        used = (*_MODULE, *dir(builtins), *keyword.softkwlist) if used is None else used
+        used = (*_MODULE, *_PYTHON) if used is None else used
         self._taken = {*keyword.kwlist, *used, *taken}
 
     def take(self, wanted: str) -> str:
