@@ -25,6 +25,8 @@ def _expect(name, tensor, dtype, *shape):
         raise ValueError(f"{name} is {found}; the kernels take {dtype} {shape}, and nothing empty")
     if tensor.is_neg() or tensor._is_zerotensor():
         raise ValueError(f"{name} is negated, or zero, without memory that holds its numbers; copy it")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"{name} needs gradients; these kernels have none, so use torch.no_grad()")
 '''
 
 _ON_CPU = """\
@@ -89,7 +91,8 @@ def export_module(result: Result, *, region: int | None = None, candidate: str |
     the muGraph and its configuration; no code is taken from the result. The module has the function itself,
     `reference`, the same in plain PyTorch, and `check`, which compares the two on random inputs. Where the
     kernels read tensors that are made of weights once, the function takes these; `prepare` makes them, and
-    `load_prepared` reads them from a file of safetensors.
+    `load_prepared` reads them from a file of safetensors. Kernels have no gradients: while PyTorch
+    records them, the function refuses tensors that need any.
     """
     choice = choose(result, region, candidate)
     _require_equal(choice)

@@ -171,3 +171,17 @@ def test_persistent_kernels_have_a_few_programs_of_each_processor(written) -> No
     assert "scaled_0[(min(triton.cdiv(k, 4) * triton.cdiv(m, 2), 2 * _processors(x.device)),)](" in text
     assert "def _processors(device):" in text
     assert "_processors" not in export_module(result)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_gradients_are_refused_rather_than_dropped(written, loaded, target: str) -> None:
+    """Before: what the kernels made had no gradients, and a sum with it had wrong ones."""
+    scope, x, g = loaded(written(SCALED, target)), torch.randn(4, 8), torch.randn(8, requires_grad=True)
+    with pytest.raises(ValueError, match="g needs gradients; these kernels have none, so use torch.no_grad"):
+        scope["scaled"](x, g)
+    if target == "cpu":
+        scope["scaled"].__globals__["_run"] = lambda *arguments: None
+        with torch.no_grad():
+            assert not scope["scaled"](x, g).requires_grad
+    scope["reference"](x, g).sum().backward()
+    torch.testing.assert_close(g.grad, x.sum(0))

@@ -32,7 +32,7 @@ out own_y: f32[own_m, own_n] = t2
 
 
 def meanings(table: symtable.SymbolTable) -> set[str]:
-    """Return the names that a module gives or reads, those of its functions' own variables only in `check`."""
+    """Return the names that a module gives or reads, and the variables of `check`."""
     has_all = table.get_name() in ("top", "check")
     found = {one.get_name() for one in table.get_symbols() if has_all or one.is_global()}
     return found.union(*map(meanings, table.get_children()))

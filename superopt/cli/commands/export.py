@@ -18,7 +18,8 @@ examples:
   superopt export best.json --region 2 --candidate "graph 1" > part.py
 
 The module has the kernels' sources, the function, a reference in plain PyTorch and a check. It takes the
-sizes at which the function is known to stay the same program, and refuses others.
+sizes at which the function is known to stay the same program, and refuses others. Kernels have no gradients:
+a tensor that needs them is taken under torch.no_grad() alone; the reference has them.
 """
 
 
