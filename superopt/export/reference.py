@@ -11,6 +11,7 @@ from superopt.export.names import Names, tuple_text
 from superopt.ir import Graph, Port, stabilize, value_names
 from superopt.ir.compose import compose, contract_products
 from superopt.ir.mugraph import Split
+from superopt.verify.evaluation.orders import nonnegative_values
 
 __all__ = [
     "entered",
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 _INLINE = 60  # characters up to which an expression is written where it is used
+_ROOTS = frozenset({"sqrt", "rsqrt", "log", "log2", "log1p", "pow"})
 
 
 def torch_dtype(dtype: str) -> str:
@@ -177,7 +179,7 @@ def input_lines(graph: Graph) -> list[str]:
     sizes = {axis.name: names.take(axis.name) for axis in graph.axes}
     free = {axis for port in graph.inputs for axis in port.axes}
     listed = ", ".join(f'"{axis.name}": {axis.size}' for axis in graph.axes if axis.name in free)
-    scales = _scales(graph)
+    scales, positive = _scales(graph), _rooted(graph)
     body = ["sizes = {**SIZES, **sizes}"]
     targets = [sizes[axis.name] for axis in graph.axes if axis.name in free]
     if targets:
@@ -195,6 +197,7 @@ def input_lines(graph: Graph) -> list[str]:
             text = f"torch.randint(0, 8, {tuple_text([shape[dim] for dim in order]) if order else '()'})"
         else:
             text = f"torch.randn({size})" if size else "torch.randn(())"
+            text += ".abs()" if at in positive else ""
             if at and scales.get(at):
                 summed = " * ".join(sizes[axis] for axis in scales[at])
                 summed = summed if len(scales[at]) == 1 else f"({summed})"
@@ -224,6 +227,20 @@ def _scales(graph: Graph) -> dict[int, tuple[str, ...]]:
                 if i < len(graph.inputs):
                     found.setdefault(i, step.axes)
     return found
+
+
+def _rooted(graph: Graph) -> set[int]:
+    """Return the inputs of which roots and logarithms are taken, which negative numbers have none of."""
+    not_negative = nonnegative_values(graph)
+    waiting = [step.inputs[0] for step in graph.steps if step.op in _ROOTS]
+    found: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if not_negative[value] or value in found:
+            continue
+        found.add(value)
+        waiting += graph.operands_of(value)
+    return {value for value in found if value < len(graph.inputs)}
 
 
 def _order(port: Port) -> tuple[list[int], list[int]]:
