@@ -11,7 +11,7 @@ from superopt.export.choice import choose
 from superopt.export.limits import Limits
 from superopt.export.names import Names, tuple_text
 from superopt.export.reference import reference_lines
-from superopt.ir import Graph
+from superopt.ir import Graph, plain_name
 from superopt.result import Result
 from superopt.weights.kept import made_once
 from superopt.weights.safetensors import FORMATS, read_tensors, tensors_as_bytes
@@ -78,7 +78,7 @@ def prepared_tensors(
     tensors, place = read_tensors(weights), str(weights)
     names: dict[str, str] = {}
     for name in tensors:
-        plain = name.replace(".", "_")
+        plain = plain_name(name)
         if names.setdefault(plain, name) != name and any(port.name == plain for port in choice.once.inputs):
             raise InputError(f"{place!r} has {names[plain]!r} and {name!r}; {plain!r} may be either of them")
     found = {plain: tensors[name] for plain, name in names.items()}

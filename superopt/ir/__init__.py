@@ -59,7 +59,7 @@ from superopt.ir.running import Growth, growths
 from superopt.ir.shift import describe_shifts, free_shifts
 from superopt.ir.split import split_axis, uneven
 from superopt.ir.stabilize import stabilize
-from superopt.ir.text import parse_graph
+from superopt.ir.text import parse_graph, plain_name
 
 __all__ = [
     "COMMUTATIVE",
@@ -110,6 +110,7 @@ __all__ = [
     "parse_graph",
     "parse_mugraph",
     "parse_program",
+    "plain_name",
     "print_graph",
     "print_mugraph",
     "print_program",

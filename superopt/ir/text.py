@@ -22,7 +22,7 @@ from superopt.ir.check import check_graph
 from superopt.ir.graph import Axis, Graph, Output, Port, Step
 from superopt.ir.windows.place import parse_place
 
-__all__ = ["parse_graph", "parse_port"]
+__all__ = ["parse_graph", "parse_port", "plain_name"]
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_.]*"
 _PORT = re.compile(
@@ -30,6 +30,12 @@ _PORT = re.compile(
     r"(?P<constant> constant)?"
 )
 _STEP = re.compile(rf"(?P<name>{_NAME}) = (?P<op>\w+)(?:\[(?P<attrs>[^\]]*)\])?\((?P<inputs>[^)]*)\)")
+
+
+def plain_name(text: str) -> str:
+    """Return a name that the text form reads back, near to a given one: letters of ASCII, digits and `_`."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return name if re.match(r"_*[A-Za-z]", name) else f"x{name}"
 
 
 def parse_graph(text: str) -> Graph:

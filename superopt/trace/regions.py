@@ -1,13 +1,24 @@
 """regions: cuts the algebra of a tape at its opaque calls and writes each part as a Graph."""
 
-import re
 from dataclasses import dataclass, field
 from itertools import count
 
 import torch
 
 from superopt.dtypes import dtype_text
-from superopt.ir import Axis, Graph, Opaque, Output, Port, Program, Region, Step, check_graph, check_program
+from superopt.ir import (
+    Axis,
+    Graph,
+    Opaque,
+    Output,
+    Port,
+    Program,
+    Region,
+    Step,
+    check_graph,
+    check_program,
+    plain_name,
+)
 from superopt.ir.windows.place import Place
 from superopt.trace.algebra import Algebra, OpaqueCall
 from superopt.trace.axes import Dim
@@ -143,7 +154,7 @@ class _Cutter:
 
     def _name_call(self, opaque: OpaqueCall) -> None:
         parts = opaque.call.target.split(".")
-        short = re.sub(r"\W", "_", parts[0] if len(parts) == 1 else parts[1]).strip("_")
+        short = plain_name(parts[0] if len(parts) == 1 else parts[1]).strip("_")
         name = next(f"{short}_{i}" for i in count(1) if f"{short}_{i}" not in self.calls)
         self.calls[name] = opaque
         for index, sym in opaque.inputs:
@@ -245,7 +256,7 @@ class _Cutter:
             dtype = dtype_name(sym.dtype)
             assert dtype is not None
             outputs.append(Output(Port(name, dtype, self._dims(sym.dims)), writer.position[sym.value]))
-        return check_graph(writer.graph(re.sub(r"\W", "_", title), tuple(outputs)))
+        return check_graph(writer.graph(title, tuple(outputs)))
 
 
 class _Writer:

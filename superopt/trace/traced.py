@@ -1,6 +1,5 @@
 """Traced: a function as a Program, with what it takes to run it; and `trace`, which makes it."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from superopt.errors import InputError, TraceError
-from superopt.ir import Eager, Graph, Opaque, Program, Region
+from superopt.ir import Eager, Graph, Opaque, Program, Region, plain_name
 from superopt.lifetimes import last_reads
 from superopt.trace.algebra import OpaqueCall, build
 from superopt.trace.capture.dispatch import capture
@@ -209,7 +208,7 @@ def trace(
     are taken apart where PyTorch knows how, and gathered or moved elements are sums over one-hot masks.
     """
     title = name or getattr(function, "__name__", None) or type(function).__name__
-    title = "function" if title == "<lambda>" else re.sub(r"\W", "_", title)
+    title = "function" if title == "<lambda>" else plain_name(title)
     tape = capture(function, inputs, title, live, for_proof=for_proof)
     views = {} if live is None else outside_views(tape)
     kept = replace(tape, result=[Ref(index) for index in refs(tape.result) if index not in views])

@@ -20,6 +20,7 @@ from superopt.ir import (
     fuse,
     parse_graph,
     parse_mugraph,
+    plain_name,
     print_graph,
     print_mugraph,
     value_axes,
@@ -244,3 +245,22 @@ def test_errors_name_the_line(line: int, text: str, message: str) -> None:
     with pytest.raises(GraphError) as caught:
         parse_graph("\n".join([*GOOD[:line], text, *GOOD[line + 1 :]]))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("rms_norm", "rms_norm"),
+        ("_private", "_private"),
+        ("0.weight", "x0_weight"),
+        ("2-layer", "x2_layer"),
+        ("größe", "gr__e"),
+        ("γ", "x_"),
+        ("_", "x_"),
+        ("\udce9", "x_"),
+    ],
+)
+def test_a_plain_name_is_read_back(text: str, name: str) -> None:
+    assert plain_name(text) == plain_name(name) == name
+    graph = Graph(name, (), (Port(name, "f32", ()),), (), (Output(Port("y", "f32", ()), 0),))
+    assert parse_graph(str(graph)) == graph

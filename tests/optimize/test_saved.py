@@ -304,6 +304,21 @@ def test_a_plan_survives(tmp_path: Path, random) -> None:
     assert "nothing was measured" in loaded.explain()
 
 
+def test_a_plan_has_names_of_any_script(tmp_path: Path, random) -> None:
+    """Before: the file could not be read, and no kernel ran."""
+
+    def scaled(x: torch.Tensor, γ: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * γ
+
+    options = OptimizeOptions(target="cpu", measure=False, graphs=2, cache=False)
+    plan = superopt.optimize(scaled, *random((6, 32), (32,)), options=options, name="3D größe")
+    plan.save(tmp_path / "plan.json")
+    loaded, inputs = superopt.load(tmp_path / "plan.json", scaled), random((6, 32), (32,))
+    assert loaded.result.name == "x3D_gr__e"
+    assert all("x3D_gr__e_0" in one.sources[0] for one in plan.regions[0].candidates if one.sources)
+    torch.testing.assert_close(loaded(*inputs), scaled(*inputs))
+
+
 def test_a_plan_without_its_function_takes_exponentials_less_their_maxima(tmp_path: Path, random) -> None:
     """Before: exponentials of 100 were infinite in fp32, and their quotients NaN."""
     options = OptimizeOptions(target="cpu", measure=False, graphs=2, cache=False)

@@ -164,6 +164,23 @@ def test_inputs_of_every_form() -> None:
     torch.testing.assert_close(traced.run(*inputs), function(*inputs))
 
 
+def test_names_are_plain_whatever_the_function_calls_them() -> None:
+    """Before: the text of the graph could not be parsed, and kernels had names that no compiler takes."""
+
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.β = nn.Parameter(torch.randn(4))
+
+        def forward(self, x: Tensor, γ: Tensor, _: Tensor) -> Tensor:
+            return x * γ + _ + self.β
+
+    traced = trace(Scale(), torch.randn(3, 4), torch.randn(4), torch.randn(4), name="2-layer")
+    assert traced.program.name == traced.graph.name == "x2_layer"
+    assert [port.name for port in traced.graph.inputs] == ["x", "x_", "x__2", "x__3"]
+    assert parse_graph(print_graph(traced.graph)) == traced.graph
+
+
 def test_meta_inputs_cost_nothing() -> None:
     x = torch.empty(1 << 20, 1 << 20, device="meta", dtype=torch.float16)
     traced = trace(lambda x: x @ x + torch.arange(1 << 20), x)

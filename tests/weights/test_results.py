@@ -231,6 +231,21 @@ def test_names_that_meet_and_are_not_read_do_no_harm(module: Score, file: Path, 
     assert found[0] == found[1]
 
 
+class Sum(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(-1)
+
+
+def test_weights_whose_names_begin_with_a_digit_are_found(tmp_path: Path) -> None:
+    """Before: a weight of `nn.Sequential` was looked for by a name that no file has."""
+    module, weights = nn.Sequential(nn.Linear(64, 48), Sum()).eval(), tmp_path / "weights.safetensors"
+    weights.write_bytes(tensors_as_bytes(module.state_dict()))
+    (tmp_path / "made.safetensors").write_bytes(prepared_tensors(planned(module).result, weights))
+    found = read_tensors(tmp_path / "made.safetensors").values()
+    summed = module[0].weight.detach().sum(0)
+    assert any(one.shape == summed.shape and torch.allclose(one, summed, atol=1e-5) for one in found)
+
+
 def test_a_module_that_reads_the_weights_is_exported_as_before(file: Path) -> None:
     [region] = read_result(file).regions
     live = next(one for one in region.candidates if not one.once)

@@ -1,6 +1,5 @@
 """Recorder: the tape of one run while it is written, on tensors without data."""
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from math import isfinite
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from superopt.errors import InputError, TraceError, kind_and_line
+from superopt.ir import plain_name
 from superopt.trace.capture.devices import META, Devices
 from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, leaves, map_leaves, results_of
 from superopt.trace.run import TORCH_DTYPES, dtype_name
@@ -119,9 +119,8 @@ class Recorder:
         return meta if self.shared is None else self.shared.setdefault(id(tensor), meta)
 
     def unique(self, name: str) -> str:
-        """Return the name as an identifier that no other tensor has."""
-        base = re.sub(r"\W", "_", name)
-        base = base if re.match(r"[A-Za-z_]", base) else f"x{base}"
+        """Return the name as a plain one that no other tensor has."""
+        base = plain_name(name)
         found, count = base, 1
         while found in self.names:
             count += 1
