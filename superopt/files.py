@@ -69,6 +69,6 @@ def _be_like(path: Path, old: os.stat_result) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a text in place of what was at the path."""
+    """Write a text in place of what was at the path; what UTF-8 does not hold is escaped, as JSON has it."""
     with replacing(path) as file:
-        file.write(text.encode("utf-8"))
+        file.write(text.encode("utf-8", "backslashreplace"))

@@ -6,6 +6,7 @@ What is slower than PyTorch, or less accurate, or not finite where PyTorch is, i
 is. For a device that is not here, a plan comes back: kernels compiled ahead of time, by predicted times.
 """
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -86,6 +87,7 @@ def optimize(
     """
     options = options or OptimizeOptions()
     options.check()
+    _check_source(source)
     target = target_for(options, inputs)
     tell, clock = on_progress or _silent, Clock()
     tell("tracing and searching")
@@ -119,6 +121,14 @@ def optimize(
         plans.keep(traced.program, best.regions)
         results.keep(best)
     return best
+
+
+def _check_source(source: Any) -> None:
+    """Refuse what a result file cannot say of where a function comes from, before the work is done."""
+    try:
+        json.dumps(None if source is None else dict(source), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"source is {source!r}; give a dict of text and numbers") from error
 
 
 def _begin(

@@ -47,7 +47,7 @@ def check_folder(option: str, folder: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text in place of what was at the path, or raise InputError."""
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -128,7 +128,7 @@ def write_json(data: Mapping[str, Any], path: Path) -> None:
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     try:
         replace_text(path, text)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter of a name that no file can have
         raise InputError(f"cannot write {str(path)!r}: {reason_of(error)}") from error
 
 
@@ -200,7 +200,7 @@ def _result(data: Mapping[str, Any], place: str) -> Result:
         },
         floats=_floats(data["floats"]),
         device=None if data["device"] is None else str(data["device"]),
-        source=data["source"],
+        source=None if data["source"] is None else member(data, "source", dict, place),
         returns=data.get("returns"),
         holds=tuple(map(str, data.get("holds") or ())),
         open_axes=_open_axes(data.get("open_axes")),

@@ -11,6 +11,7 @@ import pytest
 from superopt.cli import main
 from superopt.cli.writing import check_place
 from superopt.errors import InputError
+from superopt.result import read_result
 
 LONG = "n" * 300
 
@@ -150,3 +151,12 @@ def test_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
     for place in (Path(os.devnull), tmp_path / "new"):
         with pytest.raises(InputError, match=r"takes nothing|nothing can be written"):
             check_place(str(place))
+
+
+def test_a_program_in_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+    own, plan = tmp_path / os.fsdecode(b"caf\xe9.py"), tmp_path / "plan.json"
+    own.write_text(PROGRAM)
+    given = ["--inputs", "f32[4]", "--plan", "--device", "cpu", "--quiet", "-o", str(plan)]
+    assert main(["optimize", f"{own}:double", *given]) == 0
+    assert read_result(plan).source == {"file": str(own), "function": "double"}
+    assert main(["report", str(plan)]) == 0

@@ -1,6 +1,8 @@
 """Results as files: what is saved is loaded again; nothing in a file is believed, no code is run from it."""
 
 import json
+import math
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import superopt
 from superopt import InputError, Optimized, OptimizeOptions
 from superopt.candidates.codec import candidate_from_json, candidate_json
 from superopt.result import result_from_json, result_json
+from superopt.result.codec import read_result, write_json
 from superopt.targets import config_json, pick_target
 from superopt.verify.floats.report import DistributionReport, FloatReport
 
@@ -153,6 +156,7 @@ def foreign_schedule(data: dict) -> None:
         (lambda data: chosen(data)["configs"].append(None), "configurations for"),
         (lambda data: chosen(data).pop("mugraph"), "no good 'mugraph'"),
         (lambda data: data.update(inputs=3), "damaged"),
+        (lambda data: data.update(source="file.py:f"), "no good 'source'"),
         (wrong_mugraph, "computes something else"),
         (foreign_name, "is not a name"),
         (foreign_axis, "names the unknown axis 'elsewhere'"),
@@ -235,6 +239,21 @@ def test_no_result_at_all(tmp_path: Path, text: str) -> None:
         superopt.load(path)
     with pytest.raises(InputError, match="does not exist"):
         superopt.load(tmp_path / "none.json")
+
+
+def test_what_utf_8_does_not_hold_is_saved(best: Optimized, tmp_path: Path) -> None:
+    """Before: the name of the user's file made saving fail after the race."""
+    path, named = tmp_path / "best.json", {"file": os.fsdecode(b"caf\xe9.py"), "function": "größe"}
+    write_json(result_json(replace(best.result, source=named)), path)
+    assert read_result(path).source == named
+    with pytest.raises(InputError, match="cannot write"):
+        best.save(tmp_path / "\ud800.json")
+
+
+@pytest.mark.parametrize("source", ["file.py:f", {"file": Path("file.py")}, {"file": math.nan}])
+def test_a_source_that_no_file_holds_is_refused_at_once(random, source: object) -> None:
+    with pytest.raises(InputError, match="give a dict of text and numbers"):
+        superopt.optimize(torch.relu, *random((4, 8)), source=source)
 
 
 def test_a_file_is_written_whole_or_not_at_all(best, tmp_path: Path, monkeypatch) -> None:
