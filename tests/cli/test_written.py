@@ -62,12 +62,16 @@ def test_export(saved: Path, tmp_path: Path, capsys) -> None:
     [
         (["report", "nothing.json"], "'nothing.json' does not exist"),
         (["report", __file__], "is not JSON"),
+        (["report", ""], "Is a directory"),
+        (["report", "."], "Is a directory"),
+        (["report", "/"], "Is a directory"),
+        (["report", "{saved}", "--html", ""], "cannot write '': it is a folder"),
         (["export", "{saved}", "--region", "4"], "there is no region 4"),
         (["export", "{saved}", "--candidate", "x"], "has no candidate 'x'"),
         (["export", "{saved}", "--region", "0"], "'0' is not a whole number of at least 1"),
         (["export", "{saved}", "-o", "{saved}"], "is what it is made from"),
         (["report", "{saved}", "--html", "{saved}"], "is what it is made from"),
-        (["report", "{saved}", "--html", "/no/such/folder/page.html"], "No such file or directory"),
+        (["report", "{saved}", "--html", "/no/such/folder/page.html"], "there is no folder '/no/such/folder'"),
         (["report", "{saved}", "--html", LONG], "File name too long"),
         (["export", "{saved}", "-o", "."], "cannot write '.': it is a folder"),
         (["export", "{saved}", "-o", ".", "--weights", "{saved}"], "cannot write '.': it is a folder"),
@@ -77,6 +81,9 @@ def test_export(saved: Path, tmp_path: Path, capsys) -> None:
         (["tune", ""], "Is a directory"),
         (["tune", LONG], "File name too long"),
         (["tune", "{saved}", "-o", "."], "cannot write '.': it is a folder"),
+        (["tune", "{saved}", "-o", ""], "cannot write '': it is a folder"),
+        (["optimize", "softmax", "-o", ""], "cannot write '': it is a folder"),
+        (["bench", "run", "cpu", "--json", ""], "cannot write '': it is a folder"),
     ],
 )
 def test_refused(saved: Path, arguments: list[str], said: str, capsys) -> None:

@@ -84,7 +84,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.resume and arguments.json is None:
         raise InputError("--resume goes on after what --json has; give both")
-    out = check_place(arguments.json) if arguments.json else None
+    out = check_place(arguments.json) if arguments.json is not None else None
     minutes = float("inf") if arguments.minutes is None else arguments.minutes
     is_file = Path(arguments.suite).suffix == ".py"
     check_source(out, Path(arguments.suite) if is_file else None)

@@ -80,7 +80,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    out = check_place(arguments.out) if arguments.out else None
+    out = check_place(arguments.out) if arguments.out is not None else None
     target = load_target(arguments.target)
     check_source(out, target.file)
     if not callable(target.program):

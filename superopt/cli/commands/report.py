@@ -5,7 +5,7 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-from superopt.cli.writing import check_source, write_text
+from superopt.cli.writing import check_place, check_source, write_text
 
 __all__ = ["add_command"]
 
@@ -38,9 +38,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from superopt.result import read_result
 
     source = Path(arguments.result)
-    page = Path(arguments.html) if arguments.html else source.with_suffix(".html")
+    result = read_result(source)
+    page = check_place(str(source.with_suffix(".html")) if arguments.html is None else arguments.html)
     check_source(page, source)
-    write_text(page, report_html(read_result(source)))
+    write_text(page, report_html(result))
     print(page)
     if arguments.open:
         webbrowser.open(page.resolve().as_uri())

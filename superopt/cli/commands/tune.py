@@ -70,7 +70,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise InputError("give a PLAN that superopt optimize -o wrote, or --pending")
     plan = Path(arguments.plan)
     beside = plan.parent / f"{plan.stem}.tuned{plan.suffix or '.json'}"
-    out = check_place(arguments.out or str(beside)) if os.path.exists(plan) else beside
+    wanted = str(beside) if arguments.out is None else arguments.out
+    out = check_place(wanted) if os.path.exists(plan) else beside
     check_source(out, plan)
     function = _function(arguments.function, out)
     from superopt.optimizer import tune
