@@ -21,6 +21,7 @@ from superopt.verify.evaluation.interpret import interpret
 from superopt.verify.evaluation.tiny import Tiny, tiny_sizes
 from superopt.verify.field.primes import HIGHEST
 from superopt.verify.field.residues import Residues
+from superopt.verify.seeds import generator_seed
 
 __all__ = ["Grid", "fits"]
 
@@ -183,7 +184,7 @@ class Grid:
         read = [self.goal.bit(axis) for axis in place.axes]
         made = [self.goal.bit(axis) for axis, _ in place.terms]
         shape = [size if bit in made else 1 for bit, size in enumerate(self.shape)]
-        draw = np.random.default_rng((self.seed, number))
+        draw = np.random.default_rng((generator_seed(self.seed), number))
         found = np.zeros_like(a)
         for trial in range(a.shape[1]):
             one = a[:, trial]

@@ -32,7 +32,7 @@ from superopt.shard.sharded import SUM, Instruction, Layout, Placement, Sharded,
 from superopt.verify.graphs.equality import equal_graphs
 from superopt.verify.programs.proof import prove
 from superopt.verify.programs.whole import Whole
-from superopt.verify.seeds import fresh_seed
+from superopt.verify.seeds import fresh_seed, generator_seed
 from superopt.verify.verdict import Outcome, Verdict, combined
 
 __all__ = ["Fault", "ShardVerdict", "prove_sharded"]
@@ -403,7 +403,7 @@ class _Devices:
             )
             for graph in self._graphs(pairs)
         )
-        random = torch.Generator().manual_seed(seed)
+        random = torch.Generator().manual_seed(generator_seed(seed))
         tensors = {
             port.name: torch.randn(first.shape(port), generator=random, dtype=torch.float64)
             for port in first.inputs

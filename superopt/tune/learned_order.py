@@ -299,7 +299,7 @@ def _right(pairs: Pairs, scores: Array) -> float:
 def _folds(records: Sequence[_Known], seed: int) -> list[tuple[list[_Known], list[_Known]]]:
     """Return the records split by kernel: for each part the rest, and the part."""
     kernels = sorted({one.kernel for one in records})
-    np.random.default_rng(seed).shuffle(kernels)
+    np.random.default_rng(abs(seed)).shuffle(kernels)  # NumPy takes no seed below 0
     folds = []
     for number in range(min(_FOLDS, len(kernels))):
         part = set(kernels[number::_FOLDS])

@@ -88,6 +88,7 @@ def test_the_split_is_by_kernel_and_seeded() -> None:
     first, again, other = (accuracy(records, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
     assert first.pairs == other.pairs > 200
+    assert accuracy(records, seed=-1).pairs == first.pairs
 
 
 def test_too_little_to_learn_from() -> None:

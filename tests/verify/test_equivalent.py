@@ -217,6 +217,15 @@ def test_a_seed_gives_the_same_verdict():
     assert "seed 3" in str(verdicts[0])
 
 
+@pytest.mark.parametrize("seed", [2**64, 10**30, -1])
+def test_any_whole_number_is_a_seed(seed):
+    """Before: with such a seed no floats were compared, and the programs were equal."""
+    verdict = equivalent(lambda x: x.softmax(-1), lambda x: x.exp() / x.exp().sum(-1, True), X, seed=seed)
+    assert verdict.seed == seed
+    assert verdict.floats is not None
+    assert any(one.nonfinite for one in verdict.floats.distributions)  # which large numbers show
+
+
 def test_without_a_seed_verdicts_are_fresh():
     verdicts = [equivalent(lambda x: x.softmax(-1), lambda x: x.softmax(0), X) for _ in range(2)]
     assert verdicts[0].seed != verdicts[1].seed

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from superopt.codegen.cpp import CppMuGraph
 from superopt.driver import RegionSearch, SearchOptions, search
+from superopt.frontier.tensors.grid import Grid
 from superopt.ir import Graph, fuse, parse_graph
 from superopt.precision import with_rounding
+from superopt.rules.terms import goal_of
 from superopt.trace.run import run_graph
 from superopt.verify.graphs.equality import equal_graphs
 
@@ -162,3 +164,9 @@ def test_wrong_offset_forms_are_refused(old: str, new: str) -> None:
     verdict = equal_graphs(graph, parse_graph(head + other + out), seed=1)
     assert not verdict.equal
     assert verdict.witness is not None
+
+
+def test_any_whole_number_is_the_seed_of_a_search() -> None:
+    """Before: a seed below 0 was an error where a goal reads windows."""
+    one, other = (Grid(goal_of(parse_graph(CONV3X3)), seed=seed).roots for seed in (-1, 2**64))
+    assert one[0].shape == other[0].shape

@@ -55,6 +55,7 @@ from superopt.verify.floats.samples import (
 )
 from superopt.verify.floats.seek import seek
 from superopt.verify.floats.wide import in_float64
+from superopt.verify.seeds import generator_seed
 
 __all__ = [
     "DIRECTED",
@@ -350,9 +351,10 @@ def _made(function: Function, inputs: Sequence[Any], seed: int) -> list[Tensor]:
     """Return the tensors that a function makes; random numbers that it draws are the same for all."""
     devices = {tensor.device for tensor in tensors_of(inputs) if tensor.device.type == "cuda"}
     with torch.random.fork_rng(devices=sorted(devices, key=str)):
-        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes longer than a small program
+        # `torch.manual_seed` takes longer than a small program.
+        torch.default_generator.manual_seed(generator_seed(seed))
         if devices:
-            torch.cuda.manual_seed_all(seed)
+            torch.cuda.manual_seed_all(generator_seed(seed))
         return tensors_of(function(*inputs))
 
 

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map
 from superopt.trace.capture.tape import parts_of
 from superopt.verify.floats.focus import Focus
 from superopt.verify.floats.memory import Memory, laid_out, lying_apart
+from superopt.verify.seeds import generator_seed
 
 __all__ = [
     "DIRECTED",
@@ -157,7 +158,7 @@ def sample(
 
     def random_on(device: torch.device) -> torch.Generator:
         if device not in randoms:
-            randoms[device] = torch.Generator(device).manual_seed((seed * 1009 + number) % 2**63)
+            randoms[device] = torch.Generator(device).manual_seed(generator_seed(seed * 1009 + number))
         return randoms[device]
 
     def draw(value: Any) -> Any:

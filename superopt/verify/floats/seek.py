@@ -17,6 +17,7 @@ from superopt.verify.floats.coverage import Sight, Watch
 from superopt.verify.floats.focus import Focus
 from superopt.verify.floats.memory import laid_out
 from superopt.verify.floats.samples import DIRECTED, sample, tensors_of
+from superopt.verify.seeds import generator_seed
 
 __all__ = ["seek"]
 
@@ -29,7 +30,7 @@ _STARTS = (*DIRECTED, "normal")
 
 def seek(watch: Watch, inputs: Sequence[Any], *, seed: int = 0) -> Iterator[tuple[Any, ...]]:
     """Yield inputs that show what no draw has shown yet; who takes them records what they show."""
-    random = torch.Generator().manual_seed(seed % 2**63)
+    random = torch.Generator().manual_seed(generator_seed(seed))
     many = sum(one.numel() for one in tensors_of(inputs)) > _MANY
     best: tuple[Any, ...] | None = None
     nearest, patience = inf, 0
