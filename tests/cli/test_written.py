@@ -71,7 +71,7 @@ def test_export(saved: Path, tmp_path: Path, capsys) -> None:
         (["export", "{saved}", "--region", "0"], "'0' is not a whole number of at least 1"),
         (["export", "{saved}", "-o", "{saved}"], "is what it is made from"),
         (["report", "{saved}", "--html", "{saved}"], "is what it is made from"),
-        (["report", "{saved}", "--html", "/no/such/folder/page.html"], "there is no folder '/no/such/folder'"),
+        (["report", "{saved}", "--html", "/no/such/folder/page.html"], "there is no folder '/no/such"),
         (["report", "{saved}", "--html", LONG], "File name too long"),
         (["export", "{saved}", "-o", "."], "cannot write '.': it is a folder"),
         (["export", "{saved}", "-o", ".", "--weights", "{saved}"], "cannot write '.': it is a folder"),

@@ -177,7 +177,7 @@ def test_persistent_kernels_have_a_few_programs_of_each_processor(written) -> No
 def test_gradients_are_refused_rather_than_dropped(written, loaded, target: str) -> None:
     """Before: what the kernels made had no gradients, and a sum with it had wrong ones."""
     scope, x, g = loaded(written(SCALED, target)), torch.randn(4, 8), torch.randn(8, requires_grad=True)
-    with pytest.raises(ValueError, match="g needs gradients; these kernels have none, so use torch.no_grad"):
+    with pytest.raises(ValueError, match=r"g needs gradients; .* use torch\.no_grad\(\)"):
         scope["scaled"](x, g)
     if target == "cpu":
         scope["scaled"].__globals__["_run"] = lambda *arguments: None
