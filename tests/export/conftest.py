@@ -1,4 +1,7 @@
+import contextlib
+import io
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -99,13 +102,29 @@ def runs(tmp_path):
     def run(text, *sizes):
         path = Path(tmp_path, "exported.py")
         path.write_text(text)
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", RUN, str(path), repr(sizes or ({},))],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        run_in = _process_of_its_own if "import triton" in text else _this_process
+        return run_in(path, sizes or ({},))
 
     return run
+
+
+def _process_of_its_own(path, sizes):
+    """Run a check in Triton's interpreter, which has to be asked for before triton is imported."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", RUN, str(path), repr(sizes)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _this_process(path, sizes):
+    """Run a check where torch is imported already, which takes as long as to compile a kernel."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.setitem(sys.modules, "superopt", None)
+        scope = runpy.run_path(str(path))
+        for one in sizes:
+            assert scope["check"](**one) < 1, printed.getvalue()
+    return printed.getvalue()

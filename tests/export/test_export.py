@@ -1,11 +1,11 @@
 """Exported modules run without superopt and compute what their reference does."""
 
 import ast
-import subprocess
-import sys
+import runpy
 from dataclasses import replace
 
 import pytest
+import torch
 
 from superopt.errors import InputError
 from superopt.export import export_module
@@ -252,18 +252,10 @@ def test_names_become_no_code(searched) -> None:
 def test_wrong_inputs_are_refused(searched, tmp_path) -> None:
     path = tmp_path / "exported.py"
     path.write_text(export_module(searched("softmax", *CPU, M=4, N=32)))
-    code = (
-        "import runpy, sys, torch\n"
-        "softmax = runpy.run_path(sys.argv[1])['softmax']\n"
-        "for wrong in (torch.zeros(4, 32, dtype=torch.float64), torch.zeros(0, 32), torch.zeros(4)):\n"
-        "    try:\n"
-        "        softmax(wrong)\n"
-        "    except ValueError:\n"
-        "        continue\n"
-        "    raise SystemExit(f'took {wrong.shape}')\n"
-    )
-    done = subprocess.run([sys.executable, "-I", "-c", code, str(path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    softmax = runpy.run_path(str(path))["softmax"]
+    for wrong in (torch.zeros(4, 32, dtype=torch.float64), torch.zeros(0, 32), torch.zeros(4)):
+        with pytest.raises(ValueError, match=r"the kernels take|to unpack"):
+            softmax(wrong)
 
 
 def described(searched, name, **sizes):
