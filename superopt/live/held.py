@@ -1,7 +1,9 @@
-"""Held: what objects of C code hold, which shows in no attribute of theirs."""
+"""Held: what objects hold that shows in no attributes of theirs, and what their classes tell of them."""
 
 import array
+import builtins
 import contextvars
+import functools
 import gc
 import threading
 import types
@@ -10,9 +12,25 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["PLAIN", "are_kept", "bytes_of", "in_context", "in_thread", "object_of", "results_of"]
+from superopt.live.imported import is_library
+
+__all__ = [
+    "ANY_NAME",
+    "NEVER_CALLED",
+    "PLAIN",
+    "RECORDS",
+    "are_kept",
+    "bytes_of",
+    "finds_attributes",
+    "in_context",
+    "in_thread",
+    "is_described",
+    "names_of_methods",
+    "object_of",
+    "results_of",
+]
 
 PLAIN = frozenset(
     {int, bool, float, complex, str, bytes, type(None), type(Ellipsis)}
@@ -21,6 +39,20 @@ PLAIN = frozenset(
 _BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
 _EMPTY: dict[Any, Any] = {}
 _VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+
+RECORDS = ("types", "argparse", "collections")
+"""Modules of a library whose classes hold a user's data in attributes."""
+
+_STATELESS = ("typing", "typing_extensions", "abc")  # their classes hold nothing
+
+ANY_NAME = frozenset({"getattr", "vars", "__dict__", "attrgetter", "__getattribute__", "__getattr__"})
+"""What code names that takes attributes by names that it may put together."""
+
+NEVER_CALLED = frozenset(
+    {"__init__", "__new__", "__repr__", "__str__", "__setstate__", "__getstate__", "__reduce__"}
+    | {"__init_subclass__", "__del__", "__dir__", "extra_repr", "reset_parameters"}
+)
+"""Methods that nothing calls on an object that a function has."""
 
 
 def in_context(variable: contextvars.ContextVar[Any]) -> Any:
@@ -84,3 +116,30 @@ def _may_change(value: Any) -> bool:
         return any(map(_may_change, value))
     plain = type(value) in PLAIN or isinstance(value, Tensor | type) or type(value) is object
     return not plain and not _is_link(value)
+
+
+def is_described(kind: type) -> bool:
+    """Whether an object of a class is nothing but its attributes; a subclass of int is more."""
+    return all(
+        base is object
+        or issubclass(base, nn.Module)
+        or base.__module__ in (*RECORDS, *_STATELESS)
+        or not is_library(base.__module__)
+        for base in kind.__mro__
+    )
+
+
+def finds_attributes(kind: type) -> bool:
+    """Whether a class finds attributes by code of its own, under other names perhaps."""
+    own = [base for base in kind.__mro__ if not is_library(base.__module__)]
+    return any(one in vars(base) for base in own for one in ("__getattr__", "__getattribute__"))
+
+
+@functools.cache
+def names_of_methods(kind: Any) -> frozenset[str]:
+    """Return the names that the methods of one of PyTorch's modules use."""
+    names: set[str] = set()
+    for name, method in vars(kind).items():
+        if isinstance(method, types.FunctionType) and name not in NEVER_CALLED:
+            names.update(method.__code__.co_names)
+    return frozenset(names - ANY_NAME - vars(builtins).keys())

@@ -7,7 +7,6 @@ code takes attributes by names that it puts together (`getattr`), all of them ar
 followed: PyTorch's modules are read through their parameters, buffers, hooks and named attributes.
 """
 
-import builtins
 import contextvars
 import enum
 import functools
@@ -26,21 +25,27 @@ from torch import Tensor, nn
 from torch.nn.modules import module
 
 from superopt.codegen.forms import form
-from superopt.live.held import PLAIN, bytes_of, in_context, in_thread, object_of, results_of
+from superopt.live.held import (
+    ANY_NAME,
+    NEVER_CALLED,
+    PLAIN,
+    RECORDS,
+    bytes_of,
+    finds_attributes,
+    in_context,
+    in_thread,
+    is_described,
+    names_of_methods,
+    object_of,
+    results_of,
+)
 from superopt.live.imported import PLACES, imported_by, is_library, is_library_module
 
 __all__ = ["Reached", "Same", "reach"]
 
-_RECORDS = ("types", "argparse", "collections")  # their classes hold a user's data in attributes
-_STATELESS = ("typing", "typing_extensions", "abc")  # their classes hold nothing
-_BY_ANY_NAME = frozenset({"getattr", "vars", "__dict__", "attrgetter", "__getattribute__", "__getattr__"})
 _CONTENTS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _OF_HOOKS = frozenset(one for one in vars(nn.Module()) if "_hooks" in one)
-_NEVER_CALLED = frozenset(
-    {"__init__", "__new__", "__repr__", "__str__", "__setstate__", "__getstate__", "__reduce__"}
-    | {"__init_subclass__", "__del__", "__dir__", "extra_repr", "reset_parameters"}
-)
 # What tells a function the mode of autograd in which it is called.
 _MODES: dict[str, Callable[[], bool]] = {
     one.__name__: one for one in (torch.is_grad_enabled, torch.is_inference_mode_enabled)
@@ -249,7 +254,7 @@ class _Walk:
             self._pick(sys.modules, imported)
         self.names.update(named)
         self.found.modes |= {_MODES[one] for one in named if one in _MODES}
-        if not _BY_ANY_NAME.isdisjoint(named):
+        if not ANY_NAME.isdisjoint(named):
             self.by_any_name = True
         return list(dict.fromkeys(named))
 
@@ -324,7 +329,7 @@ class _Walk:
 
     def _in_thread(self, value: Any, kind: type) -> None:
         """Follow the attributes of an object that has others in each thread."""
-        everything = self.all_followed or _finds_attributes(kind)
+        everything = self.all_followed or finds_attributes(kind)
         names = self._named(vars(value), all_of_them=everything)
         named = (lambda name: True) if everything else self.followed.__contains__
         self.found.facts += [Same(value), tuple(names)]
@@ -347,7 +352,7 @@ class _Walk:
             self.value(getattr(value, "function", None))
             return
         holds_any = isinstance(getattr(value, "__dict__", None), dict) or any(map(_slots_of, kind.__mro__))
-        self.found.facts.append(Same(kind if holds_any and _is_described(kind) else value))
+        self.found.facts.append(Same(kind if holds_any and is_described(kind) else value))
         self._attributes(value, kind)
 
     def _attributes(self, value: Any, kind: type) -> None:
@@ -355,8 +360,8 @@ class _Walk:
         opened = is_library(kind.__module__)
         if not opened:
             self.found.objects.append(value)
-        records = any(base.__module__ in _RECORDS for base in kind.__mro__)
-        everything = records or _finds_attributes(kind) or (self.all_followed and not opened)
+        records = any(base.__module__ in RECORDS for base in kind.__mro__)
+        everything = records or finds_attributes(kind) or (self.all_followed and not opened)
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             self.found.sized.append(attributes)
@@ -376,7 +381,7 @@ class _Walk:
         self._class(kind)
 
     def _module(self, kind: type, attributes: Mapping[str, Any]) -> None:
-        named = _names_of_methods(kind) if is_library(kind.__module__) else None
+        named = names_of_methods(kind) if is_library(kind.__module__) else None
         for one in _CONTENTS:
             if attributes.get(one) or named is None or one in named:
                 self.value(attributes.get(one))
@@ -392,7 +397,7 @@ class _Walk:
                 continue
             if is_library(base.__module__):
                 if issubclass(base, nn.Module):
-                    self.names |= _names_of_methods(base)
+                    self.names |= names_of_methods(base)
             elif id(base) not in self.classes:
                 self.classes.add(id(base))
                 self.keep.append(base)
@@ -401,29 +406,12 @@ class _Walk:
 
     def _may_be_used(self, base: type, name: str) -> bool:
         """Whether code may read an attribute of a class: it is named, or Python itself calls it."""
-        if name in _NEVER_CALLED:
+        if name in NEVER_CALLED:
             return False
         special = name.startswith("__") and name.endswith("__")
         if special:
             return isinstance(vars(base)[name], types.FunctionType)
         return name in self.followed or self.all_followed
-
-
-def _is_described(kind: type) -> bool:
-    """Whether an object of a class is nothing but its attributes; a subclass of int is more."""
-    return all(
-        base is object
-        or issubclass(base, nn.Module)
-        or base.__module__ in (*_RECORDS, *_STATELESS)
-        or not is_library(base.__module__)
-        for base in kind.__mro__
-    )
-
-
-def _finds_attributes(kind: type) -> bool:
-    """Whether a class finds attributes by code of its own, under other names perhaps."""
-    own = [base for base in kind.__mro__ if not is_library(base.__module__)]
-    return any(one in vars(base) for base in own for one in ("__getattr__", "__getattribute__"))
 
 
 def _of_every_module(name: str) -> bool:
@@ -435,13 +423,3 @@ def _slots_of(kind: type) -> tuple[str, ...]:
     slots = vars(kind).get("__slots__", ())
     names = (slots,) if isinstance(slots, str) else tuple(slots)
     return tuple(one for one in names if one not in ("__dict__", "__weakref__"))
-
-
-@functools.cache
-def _names_of_methods(kind: Any) -> frozenset[str]:
-    """Return the names that the methods of one of PyTorch's modules use."""
-    names: set[str] = set()
-    for name, method in vars(kind).items():
-        if isinstance(method, types.FunctionType) and name not in _NEVER_CALLED:
-            names.update(method.__code__.co_names)
-    return frozenset(names - _BY_ANY_NAME - vars(builtins).keys())
