@@ -50,6 +50,7 @@ _OF_HOOKS = frozenset(one for one in vars(nn.Module()) if "_hooks" in one)
 _MODES: dict[str, Callable[[], bool]] = {
     one.__name__: one for one in (torch.is_grad_enabled, torch.is_inference_mode_enabled)
 }
+_MAKERS = ("__new__", "__init__")  # what runs where an object of a class is made
 _MOST = 20_000  # objects that are followed
 _LONG = 1_000  # items of a list or a dict: longer ones are not looked into
 _SMALL = 64  # elements of an array of numpy's whose contents are watched
@@ -195,6 +196,7 @@ class _Walk:
         elif isinstance(value, type):
             facts.append(Same(value))
             self._class(value)
+            self._makers(value)
         elif isinstance(value, types.BuiltinFunctionType) and value in _MODES.values():
             facts.append(Same(value))
             self.found.modes.add(value)
@@ -226,14 +228,18 @@ class _Walk:
     def _function(self, function: types.FunctionType) -> None:
         self.found.facts.append(function.__code__)
         named = self._code(function.__code__, function.__globals__)
-        for cell in function.__closure__ or ():
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 content = cell.cell_contents
             except ValueError:  # the cell is still empty
                 self.found.facts.append("empty")
                 continue
             self.found.cells.append(cell)
-            self.value(content)
+            if name == "__class__" and "super" in function.__code__.co_names:  # it makes no objects of it
+                self.found.facts.append(Same(content))
+                self._class(content)
+            else:
+                self.value(content)
         self.value(function.__defaults__)
         self.value(function.__kwdefaults__)
         self._held_by_name(vars(function))
@@ -392,7 +398,7 @@ class _Walk:
 
     def _class(self, kind: type) -> None:
         base: Any
-        for base in kind.__mro__:
+        for base in (*kind.__mro__, *type(kind).__mro__):  # classes have attributes of their own classes
             if base is object or base is nn.Module:
                 continue
             if is_library(base.__module__):
@@ -403,6 +409,12 @@ class _Walk:
                 self.keep.append(base)
                 self.found.sized.append(vars(base))
                 self._pick(vars(base), [one for one in vars(base) if self._may_be_used(base, one)])
+
+    def _makers(self, kind: type) -> None:
+        """Follow what runs where objects of a class are made, beside what its own class has for that."""
+        for base in kind.__mro__:
+            if not is_library(base.__module__):
+                self._pick(vars(base), [one for one in _MAKERS if one in vars(base)])
 
     def _may_be_used(self, base: type, name: str) -> bool:
         """Whether code may read an attribute of a class: it is named, or Python itself calls it."""

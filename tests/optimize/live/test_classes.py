@@ -1,0 +1,105 @@
+"""What classes hold whose objects a function makes, or whose methods and attributes it takes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+SCALE = 2.0
+
+
+class Made:
+    def __init__(self, x: Tensor) -> None:
+        self.x = x * SCALE
+
+
+class Heir(Made):
+    """A class that has its `__init__` of another one."""
+
+
+class Returning:
+    def __new__(cls, x: Tensor) -> Any:
+        return x * SCALE
+
+
+class Calling(type):
+    def __call__(cls, x: Tensor) -> Any:
+        return x * SCALE
+
+
+class Called(metaclass=Calling):
+    """A class whose calls are those of its own class."""
+
+
+def makes_another(x: Tensor) -> Tensor:
+    return Heir(x).x.tanh()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: Made(x).x.tanh(),
+        makes_another,
+        lambda x: Returning(x).tanh(),
+        lambda x: Called(x).tanh(),
+    ],
+    ids=["init", "inherited", "new", "metaclass"],
+)
+def test_what_runs_where_an_object_is_made(build, monkeypatch, function: Callable[[Tensor], Tensor]) -> None:
+    """Before: what `__init__` and `__new__` read was not watched."""
+    x = torch.randn(4, 8)
+    watched = build(function, x)
+    watched.ours(x)
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    watched.theirs(x)
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    watched.ours(x)
+
+
+class Base:
+    def by(self, x: Tensor) -> Tensor:
+        return (x * 2).tanh()
+
+
+class Derived(Base):
+    def __init__(self) -> None:
+        self.unused = SCALE
+
+    def by(self, x: Tensor) -> Tensor:
+        return super().by(x)
+
+
+def test_what_made_the_objects_that_are_there_is_not_looked_at(build, monkeypatch, caplog) -> None:
+    x = torch.randn(4, 8)
+    watched = build(Derived().by, x)
+    watched.ours(x)
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    with caplog.at_level("INFO", "superopt"):
+        watched.ours(x)
+    assert not caplog.messages
+
+
+class Kind(type):
+    """A class of classes with attributes, which its classes have, too."""
+
+    scale = 2.0
+
+    @property
+    def shift(cls) -> float:
+        return cls.scale / 4
+
+
+class OfKind(metaclass=Kind):
+    pass
+
+
+def test_attributes_of_the_class_of_a_class(build, monkeypatch) -> None:
+    x = torch.randn(4, 8)
+    watched = build(lambda x: (x * OfKind.scale + OfKind.shift).tanh(), x)
+    watched.ours(x)
+    monkeypatch.setattr(Kind, "scale", 3.0)
+    watched.theirs(x)
+    monkeypatch.setattr(Kind, "scale", 2.0)
+    watched.ours(x)
