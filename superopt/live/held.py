@@ -9,6 +9,7 @@ import threading
 import types
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from superopt.live.imported import is_library
 
 __all__ = [
     "ANY_NAME",
+    "METHODS",
     "NEVER_CALLED",
     "PLAIN",
     "RECORDS",
@@ -30,6 +32,7 @@ __all__ = [
     "names_of_methods",
     "object_of",
     "results_of",
+    "taken_by",
 ]
 
 PLAIN = frozenset(
@@ -40,13 +43,22 @@ _BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
 _EMPTY: dict[Any, Any] = {}
 _VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 
-RECORDS = ("types", "argparse", "collections")
+RECORDS = ("types", "argparse", "collections", "functools")
 """Modules of a library whose classes hold a user's data in attributes."""
 
 _STATELESS = ("typing", "typing_extensions", "abc")  # their classes hold nothing
 
 ANY_NAME = frozenset({"getattr", "vars", "__dict__", "attrgetter", "__getattribute__", "__getattr__"})
 """What code names that takes attributes by names that it may put together."""
+
+METHODS = (
+    types.FunctionType,
+    classmethod,
+    staticmethod,
+    functools.partialmethod,
+    functools.singledispatchmethod,
+)
+"""What is a method where a class holds it."""
 
 NEVER_CALLED = frozenset(
     {"__init__", "__new__", "__repr__", "__str__", "__setstate__", "__getstate__", "__reduce__"}
@@ -116,6 +128,14 @@ def _may_change(value: Any) -> bool:
         return any(map(_may_change, value))
     plain = type(value) in PLAIN or isinstance(value, Tensor | type) or type(value) is object
     return not plain and not _is_link(value)
+
+
+def taken_by(taker: "attrgetter[Any] | methodcaller") -> tuple[list[str], tuple[Any, ...]]:
+    """Return the names by which an object of `operator` takes attributes or methods, and what it holds."""
+    made: Any = taker.__reduce__()
+    makes, given = made
+    held = (*getattr(makes, "args", ()), *given, getattr(makes, "keywords", {}))
+    return [name for one in held if isinstance(one, str) for name in one.split(".")], held
 
 
 def is_described(kind: type) -> bool:

@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from torch.nn.modules import module
 from superopt.codegen.forms import form
 from superopt.live.held import (
     ANY_NAME,
+    METHODS,
     NEVER_CALLED,
     PLAIN,
     RECORDS,
@@ -38,6 +39,7 @@ from superopt.live.held import (
     names_of_methods,
     object_of,
     results_of,
+    taken_by,
 )
 from superopt.live.imported import PLACES, imported_by, is_library, is_library_module
 
@@ -162,10 +164,10 @@ class _Walk:
             self.found.picks.append((lambda holder: (holder.grad,), tensor))
             self.value(tensor.grad)
 
-    def _held_by_name(self, attributes: Mapping[str, Any]) -> None:
+    def _held_by_name(self, attributes: Mapping[str, Any], *, all_of_them: bool = False) -> None:
         """Follow attributes that code may read, some of which may only come later."""
         (self.found.sized if attributes else self.found.empty).append(attributes)
-        self._pick(attributes, self._named(attributes, all_of_them=self.all_followed))
+        self._pick(attributes, self._named(attributes, all_of_them=all_of_them or self.all_followed))
 
     def _object(self, value: Any, kind: type) -> None:
         facts = self.found.facts
@@ -181,6 +183,11 @@ class _Walk:
             self.value(value.func)
             self.value(value.args)
             self.value(value.keywords)
+        elif isinstance(value, attrgetter | methodcaller):
+            facts.append(kind)
+            names, held = taken_by(value)
+            self.names.update(names)
+            self.value(held)
         elif isinstance(value, functools._lru_cache_wrapper):
             facts.append(Same(value))
             self.value(value.__wrapped__)
@@ -242,7 +249,9 @@ class _Walk:
                 self.value(content)
         self.value(function.__defaults__)
         self.value(function.__kwdefaults__)
-        self._held_by_name(vars(function))
+        # What a library wraps around a function may be an attribute of the wrapper, as a table of functions.
+        by_library = function.__code__.co_filename.startswith(PLACES)
+        self._held_by_name(vars(function), all_of_them=by_library)
         # Tools that load code again put it into the functions that are there.
         self.found.picks.append((attrgetter("__code__", "__defaults__", "__kwdefaults__"), function))
         places = function.__globals__
@@ -422,7 +431,7 @@ class _Walk:
             return False
         special = name.startswith("__") and name.endswith("__")
         if special:
-            return isinstance(vars(base)[name], types.FunctionType)
+            return isinstance(vars(base)[name], METHODS)
         return name in self.followed or self.all_followed
 
 

@@ -1,5 +1,8 @@
 """What classes hold whose objects a function makes, or whose methods and attributes it takes."""
 
+import functools
+import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -103,3 +106,79 @@ def test_attributes_of_the_class_of_a_class(build, monkeypatch) -> None:
     watched.theirs(x)
     monkeypatch.setattr(Kind, "scale", 2.0)
     watched.ours(x)
+
+
+class Ways:
+    """An object whose methods are no functions."""
+
+    def __init__(self) -> None:
+        self.scale = 2.0
+
+    def _times(self, x: Tensor, by: float) -> Tensor:
+        return (x * self.scale * by).tanh()
+
+    partly = functools.partialmethod(_times, by=1.0)
+    __call__ = functools.partialmethod(_times, by=1.0)
+
+    @functools.singledispatchmethod
+    def by_kind(self, x: Any) -> Any:
+        return x
+
+    @by_kind.register(Tensor)
+    def _(self, x: Tensor) -> Tensor:
+        return self._times(x, 1.0)
+
+
+@functools.singledispatch
+def by_kind(x: Any) -> Any:
+    return x
+
+
+@by_kind.register(Tensor)
+def _(x: Tensor) -> Tensor:
+    return (x * WAYS.scale).tanh()
+
+
+WAYS = Ways()
+get = operator.attrgetter("scale")
+get_deeper = operator.attrgetter("ways.scale")
+call = operator.methodcaller("_times", torch.ones(8), 1.0)
+call_by_name = operator.methodcaller("_times", torch.ones(8), by=1.0)
+HOLDER = types.SimpleNamespace(ways=WAYS)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        WAYS.partly,
+        WAYS,
+        lambda x: WAYS.by_kind(x),
+        by_kind,
+        lambda x: (x * get(WAYS)).tanh(),
+        lambda x: (x * get_deeper(HOLDER)).tanh(),
+        lambda x: x * call(WAYS),
+        lambda x: x * call_by_name(WAYS),
+    ],
+    ids=["partial", "call", "dispatched", "function", "getter", "deep", "caller", "by name"],
+)
+def test_methods_and_attributes_that_no_code_names(build, function: Callable[..., Any]) -> None:
+    """Before: objects of `functools` and `operator` were not looked into."""
+    x = torch.randn(4, 8)
+    watched = build(function, x)
+    watched.ours(x)
+    WAYS.scale = 3.0
+    watched.theirs(x)
+    WAYS.scale = 2.0
+    watched.ours(x)
+
+
+def test_a_kind_that_comes_to_a_dispatched_function(build) -> None:
+    @functools.singledispatch
+    def chosen(x: Any) -> Any:
+        return (x * 2.0).tanh()
+
+    x = torch.randn(4, 8)
+    watched = build(lambda x: chosen(x), x)
+    watched.ours(x)
+    chosen.register(Tensor)(lambda x: x - 1)
+    watched.theirs(x)
