@@ -7,7 +7,7 @@ import functools
 import gc
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter, methodcaller
 from typing import Any
@@ -19,19 +19,23 @@ from superopt.live.imported import is_library
 
 __all__ = [
     "ANY_NAME",
+    "EMPTY",
     "METHODS",
     "NEVER_CALLED",
+    "OF_EVERY_MODULE",
     "PLAIN",
     "RECORDS",
     "are_kept",
     "bytes_of",
     "finds_attributes",
     "in_context",
+    "in_slots",
     "in_thread",
     "is_described",
     "names_of_methods",
     "object_of",
     "results_of",
+    "slots_of",
     "taken_by",
 ]
 
@@ -66,6 +70,14 @@ NEVER_CALLED = frozenset(
 )
 """Methods that nothing calls on an object that a function has."""
 
+OF_EVERY_MODULE = frozenset(
+    {"_parameters", "_buffers", "_modules"} | {one for one in vars(nn.Module()) if "_hooks" in one}
+)
+"""The attributes by which nn.Module itself works."""
+
+EMPTY = object()
+"""What stands for the content of a slot that holds nothing."""
+
 
 def in_context(variable: contextvars.ContextVar[Any]) -> Any:
     """Return what a variable of the context holds now, or None."""
@@ -79,6 +91,32 @@ def in_thread(named: Callable[[str], bool], local: threading.local) -> tuple[Any
     """Return what a `threading.local` holds in this thread, of the names that are meant."""
     held = {name: value for name, value in vars(local).items() if named(name)}
     return (len(held), *held, *held.values())
+
+
+def slots_of(kind: type) -> dict[str, types.MemberDescriptorType]:
+    """Return the slots of the objects of a class, by the names under which code finds them.
+
+    Those are not always the names in `__slots__`: Python puts the class before private ones.
+    """
+    slotted = [vars(base) for base in reversed(kind.__mro__) if "__slots__" in vars(base)]
+    return {
+        name: slot
+        for held in slotted
+        for name, slot in held.items()
+        if isinstance(slot, types.MemberDescriptorType)
+    }
+
+
+def in_slots(slots: Iterable[types.MemberDescriptorType], holder: Any) -> tuple[Any, ...]:
+    """Return what an object holds in some slots, EMPTY for each that holds nothing."""
+    return tuple(_in_slot(slot, holder) for slot in slots)
+
+
+def _in_slot(slot: types.MemberDescriptorType, holder: Any) -> Any:
+    try:
+        return slot.__get__(holder)
+    except AttributeError:
+        return EMPTY
 
 
 def object_of(value: Any) -> Any:

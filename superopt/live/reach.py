@@ -27,18 +27,22 @@ from torch.nn.modules import module
 from superopt.codegen.forms import form
 from superopt.live.held import (
     ANY_NAME,
+    EMPTY,
     METHODS,
     NEVER_CALLED,
+    OF_EVERY_MODULE,
     PLAIN,
     RECORDS,
     bytes_of,
     finds_attributes,
     in_context,
+    in_slots,
     in_thread,
     is_described,
     names_of_methods,
     object_of,
     results_of,
+    slots_of,
     taken_by,
 )
 from superopt.live.imported import PLACES, imported_by, is_library, is_library_module
@@ -47,7 +51,6 @@ __all__ = ["Reached", "Same", "reach"]
 
 _CONTENTS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_OF_HOOKS = frozenset(one for one in vars(nn.Module()) if "_hooks" in one)
 # What tells a function the mode of autograd in which it is called.
 _MODES: dict[str, Callable[[], bool]] = {
     one.__name__: one for one in (torch.is_grad_enabled, torch.is_inference_mode_enabled)
@@ -366,7 +369,7 @@ class _Walk:
             self.found.facts.append(Same(value))
             self.value(getattr(value, "function", None))
             return
-        holds_any = isinstance(getattr(value, "__dict__", None), dict) or any(map(_slots_of, kind.__mro__))
+        holds_any = isinstance(getattr(value, "__dict__", None), dict) or bool(slots_of(kind))
         self.found.facts.append(Same(kind if holds_any and is_described(kind) else value))
         self._attributes(value, kind)
 
@@ -382,18 +385,26 @@ class _Walk:
             self.found.sized.append(attributes)
             inner = isinstance(value, nn.Module)
             names = self._named(attributes, all_of_them=everything)
-            self._pick(attributes, [one for one in names if not (inner and _of_every_module(one))])
+            self._pick(attributes, [one for one in names if not (inner and one in OF_EVERY_MODULE)])
             if inner:
                 self.found.modules.append(value)
                 self._module(kind, attributes)
-        slots = [one for base in kind.__mro__ for one in _slots_of(base) if hasattr(value, one)]
-        slots = [one for one in slots if everything or one in self.followed]
-        self.found.facts.append(tuple(slots))
-        if slots:
-            self.found.picks.append((attrgetter(*slots, slots[0]), value))
-        for one in slots:
-            self.value(getattr(value, one))
+        slots = {name: one for name, one in slots_of(kind).items() if everything or name in self.followed}
+        self._slots(value, slots)
         self._class(kind)
+
+    def _slots(self, value: Any, slots: Mapping[str, types.MemberDescriptorType]) -> None:
+        """Follow what an object holds in slots, some of which may be filled only later."""
+        held = dict(zip(slots, in_slots(slots.values(), value), strict=True))
+        filled = [name for name, one in held.items() if one is not EMPTY]
+        self.found.facts.append(tuple(filled))
+        if filled:
+            self.found.picks.append((attrgetter(*filled, filled[0]), value))
+        if len(filled) < len(slots):
+            empty = tuple(slot for name, slot in slots.items() if held[name] is EMPTY)
+            self.found.picks.append((functools.partial(in_slots, empty), value))
+        for name in filled:
+            self.value(held[name])
 
     def _module(self, kind: type, attributes: Mapping[str, Any]) -> None:
         named = names_of_methods(kind) if is_library(kind.__module__) else None
@@ -433,14 +444,3 @@ class _Walk:
         if special:
             return isinstance(vars(base)[name], METHODS)
         return name in self.followed or self.all_followed
-
-
-def _of_every_module(name: str) -> bool:
-    """Whether an attribute is one by which nn.Module itself works."""
-    return name in _CONTENTS or name in _OF_HOOKS
-
-
-def _slots_of(kind: type) -> tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(one for one in names if one not in ("__dict__", "__weakref__"))

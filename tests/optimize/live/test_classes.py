@@ -182,3 +182,31 @@ def test_a_kind_that_comes_to_a_dispatched_function(build) -> None:
     watched.ours(x)
     chosen.register(Tensor)(lambda x: x - 1)
     watched.theirs(x)
+
+
+class Slotted:
+    """An object with a private slot, and one that is filled late."""
+
+    __slots__ = ("__scale", "shift")
+
+    def __init__(self) -> None:
+        self.__scale = 2.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = x * self.__scale
+        return (y + self.shift if hasattr(self, "shift") else y).tanh()
+
+
+def test_slots_that_are_private_or_empty(build) -> None:
+    """Before: neither was watched."""
+    one, x = Slotted(), torch.randn(4, 8)
+    watched = build(one, x)
+    watched.ours(x)
+    one._Slotted__scale = 3.0
+    watched.theirs(x)
+    one._Slotted__scale = 2.0
+    watched.ours(x)
+    one.shift = 1.0
+    watched.theirs(x)
+    del one.shift
+    watched.ours(x)
