@@ -1,24 +1,35 @@
-"""Imported: modules, and which of them are a library's; those too that a function imports while it runs."""
+"""Imported: which modules are a library's, and what code takes by names that are no variables of its own.
+
+Those are the names of modules that it imports while it runs, and of globals that it takes by texts.
+"""
 
 import dis
 import functools
+import re
 import sys
 import sysconfig
 import types
 from collections.abc import Mapping
 from importlib.util import resolve_name
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["PLACES", "imported_by", "is_library", "is_library_module"]
+__all__ = ["PLACES", "imported_by", "is_library", "is_library_module", "words_for_globals"]
 
 PLACES = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
 """Where the code of PyTorch and of Python's own library lies."""
 
 _LIBRARIES = frozenset({"torch", "numpy", "triton", "builtins", *sys.stdlib_module_names}) - {"__main__"}
 _IMPORT = dis.opmap["IMPORT_NAME"]
+_IMPORTERS = frozenset({"modules", "import_module", "__import__"})  # take modules by texts
+_TAKERS = frozenset({"globals", "eval", "exec"})  # take globals by texts
+# Instructions that say nothing here, those between a taker and its text, and those that read the text.
+_SILENT = frozenset({"CACHE", "EXTENDED_ARG", "PUSH_NULL", "PRECALL"})
+_BETWEEN = frozenset({"CALL", "LOAD_ATTR", "LOAD_METHOD"})
+_READING = frozenset({"CALL", "BINARY_SUBSCR"})
 
 
 @functools.cache
@@ -36,7 +47,7 @@ def is_library_module(value: Any) -> bool:
 
 
 def imported_by(code: types.CodeType, places: Mapping[str, Any]) -> list[str]:
-    """Return the names of the modules that a code with these globals imports, parents before children.
+    """Return the modules, by name, that a code with these globals imports or takes by texts, parents first.
 
     Modules that nobody has imported so far are left out: the code has not run to its import.
     """
@@ -48,6 +59,10 @@ def imported_by(code: types.CodeType, places: Mapping[str, Any]) -> list[str]:
             continue
         parts = full.split(".")
         found |= dict.fromkeys(".".join(parts[:end]) for end in range(1, len(parts) + 1))
+    if not _IMPORTERS.isdisjoint(code.co_names):
+        found |= dict.fromkeys(one for one in code.co_consts if isinstance(one, str))
+        if "__name__" in code.co_names:
+            found[str(places.get("__name__"))] = None
     return [name for name in found if name in sys.modules]
 
 
@@ -64,6 +79,26 @@ def _imports(code: types.CodeType) -> tuple[tuple[int, str], ...]:
             found.append((level, instruction.argval))
         # Before each import the code puts the level on the stack, and then the names to import from it.
         level, last = last, instruction.argval if type(instruction.argval) is int else 0
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def words_for_globals(code: types.CodeType) -> tuple[str, ...] | None:
+    """Return the words of the texts by which a code takes globals, or None where it puts texts together."""
+    if _TAKERS.isdisjoint(code.co_names):
+        return ()
+    found: list[str] = []
+    steps = [one for one in dis.get_instructions(code) if one.opname not in _SILENT]
+    for at, step in enumerate(steps):
+        if step.opname not in ("LOAD_GLOBAL", "LOAD_NAME") or step.argval not in _TAKERS:
+            continue
+        rest = list(dropwhile(lambda one: one.opname in _BETWEEN, steps[at + 1 :]))
+        text = rest[0].argval
+        reader = next(one for one in rest if one.opname != "LOAD_CONST")
+        is_whole = reader.opname in _READING or reader.argrepr == "[]"
+        if rest[0].opname != "LOAD_CONST" or not isinstance(text, str) or not is_whole:
+            return None
+        found += re.findall(r"[^\W\d]\w*", text)
     return tuple(found)
 
 

@@ -45,7 +45,7 @@ from superopt.live.held import (
     slots_of,
     taken_by,
 )
-from superopt.live.imported import PLACES, imported_by, is_library, is_library_module
+from superopt.live.imported import PLACES, imported_by, is_library, is_library_module, words_for_globals
 
 __all__ = ["Reached", "Same", "reach"]
 
@@ -270,10 +270,15 @@ class _Walk:
         imported = [one for one in imported_by(code, places) if not is_library(one)]
         if imported:
             self._pick(sys.modules, imported)
-        self.names.update(named)
-        self.found.modes |= {_MODES[one] for one in named if one in _MODES}
-        if not ANY_NAME.isdisjoint(named):
+        words = words_for_globals(code)
+        own = {*code.co_names, *(words or ())}
+        self.names |= own
+        self.found.modes |= {_MODES[one] for one in own if one in _MODES}
+        if not ANY_NAME.isdisjoint(own):
             self.by_any_name = True
+        if words != ():
+            self.found.sized.append(places)  # the global may come later
+            named += [one for one in places if not one.startswith("__")] if words is None else words
         return list(dict.fromkeys(named))
 
     def _texts(self, constants: Iterable[Any]) -> None:

@@ -3,6 +3,7 @@
 import array
 import contextvars
 import functools
+import importlib
 import sys
 import threading
 import types
@@ -58,7 +59,15 @@ def nested(x: Tensor) -> Tensor:
     return scaled().tanh()
 
 
-@pytest.mark.parametrize("function", [whole, renamed, one_name, nested])
+def by_text(x: Tensor) -> Tensor:
+    return (x * sys.modules["settings_of_this_test"].scale).tanh()
+
+
+def by_its_name(x: Tensor) -> Tensor:
+    return (x * importlib.import_module("settings_of_this_test").scale).tanh()
+
+
+@pytest.mark.parametrize("function", [whole, renamed, one_name, nested, by_text, by_its_name])
 def test_a_module_that_is_imported_inside(build, module, function) -> None:
     x = torch.randn(4, 8)
     watched = build(function, x)

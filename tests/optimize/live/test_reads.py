@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import sys
 import types
 from typing import Any, ClassVar
 
@@ -236,4 +237,45 @@ def test_what_changes_at_each_call_ends_at_the_original(build) -> None:
     for box.at in range(1, 200):
         watched.theirs(x)
     box.at = 0
+    watched.ours(x)
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        'globals()["scale"]',
+        'globals().get("scale", 1.0)',
+        '(lambda: globals()["scale"])()',
+        'globals()["".join(("sc", "ale"))]',
+        'globals()[f"sc{end}"]',
+        'eval("scale + 0.0")',
+        'eval("settings.by")',
+        "vars(sys.modules[__name__])['scale']",
+    ],
+)
+def test_globals_by_texts(build, monkeypatch, taken: str) -> None:
+    """Before: globals were watched where code names them, not where its texts do."""
+    settings = types.SimpleNamespace(by=2.0)
+    made = types.ModuleType("made_for_this_test")
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    vars(made).update(scale=2.0, end="ale", settings=settings, sys=sys)
+    exec(f"def function(x):\n    return (x * {taken}).tanh()", vars(made))
+    x = torch.randn(4, 8)
+    watched = build(made.function, x)
+    watched.ours(x)
+    made.scale = settings.by = 3.0
+    watched.theirs(x)
+    made.scale = settings.by = 2.0
+    watched.ours(x)
+
+
+def test_a_global_that_comes_later(build) -> None:
+    places: dict[str, Any] = {"__name__": "made_for_this_test"}
+    exec('def function(x):\n    return (x * globals().get("scale", 2.0)).tanh()', places)
+    x = torch.randn(4, 8)
+    watched = build(places["function"], x)
+    watched.ours(x)
+    places["scale"] = 3.0
+    watched.theirs(x)
+    del places["scale"]
     watched.ours(x)
