@@ -34,6 +34,7 @@ __all__ = [
     "is_described",
     "names_of_methods",
     "object_of",
+    "parts_of",
     "results_of",
     "slots_of",
     "taken_by",
@@ -125,6 +126,19 @@ def object_of(value: Any) -> Any:
         return value.mapping
     owner = value.__self__ if isinstance(value, _BOUND) else None
     return None if isinstance(owner, types.ModuleType | type) else owner
+
+
+def parts_of(value: Any) -> tuple[Any, ...]:
+    """Return what a method, a partial function or a property is made of, and nothing for other objects."""
+    if isinstance(value, types.MethodType):
+        return value.__func__, value.__self__
+    if isinstance(value, staticmethod | classmethod):
+        return (value.__func__,)
+    if isinstance(value, functools.partial):
+        return value.func, value.args, value.keywords
+    if isinstance(value, functools.cached_property):
+        return (value.func,)
+    return (value.fget,) if isinstance(value, property) else ()
 
 
 def bytes_of(value: Any) -> Callable[[], bytes] | None:

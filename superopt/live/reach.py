@@ -41,6 +41,7 @@ from superopt.live.held import (
     is_described,
     names_of_methods,
     object_of,
+    parts_of,
     results_of,
     slots_of,
     taken_by,
@@ -179,13 +180,9 @@ class _Walk:
                 facts.append(Same(value))
             else:
                 self._function(value)
-        elif isinstance(value, types.MethodType):
-            self.value(value.__func__)
-            self.value(value.__self__)
-        elif isinstance(value, functools.partial):
-            self.value(value.func)
-            self.value(value.args)
-            self.value(value.keywords)
+        elif parts := parts_of(value):
+            for one in parts:
+                self.value(one)
         elif isinstance(value, attrgetter | methodcaller):
             facts.append(kind)
             names, held = taken_by(value)
@@ -195,10 +192,6 @@ class _Walk:
             facts.append(Same(value))
             self.value(value.__wrapped__)
             self._results(value)
-        elif isinstance(value, property):
-            self.value(value.fget)
-        elif isinstance(value, staticmethod | classmethod | functools.cached_property):
-            self.value(value.func if isinstance(value, functools.cached_property) else value.__func__)
         elif isinstance(value, types.ModuleType):
             facts.append(Same(value))
             if not is_library(value.__name__):
