@@ -22,6 +22,7 @@ __all__ = [
     "EMPTY",
     "METHODS",
     "NEVER_CALLED",
+    "OF_AUTOGRAD",
     "OF_EVERY_MODULE",
     "PLAIN",
     "RECORDS",
@@ -70,6 +71,9 @@ NEVER_CALLED = frozenset(
     | {"__init_subclass__", "__del__", "__dir__", "extra_repr", "reset_parameters"}
 )
 """Methods that nothing calls on an object that a function has."""
+
+OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad_fn"})
+"""What code asks that goes by whether a tensor wants gradients; PyTorch computes the same in any case."""
 
 OF_EVERY_MODULE = frozenset(
     {"_parameters", "_buffers", "_modules"} | {one for one in vars(nn.Module()) if "_hooks" in one}
@@ -214,4 +218,4 @@ def names_of_methods(kind: Any) -> frozenset[str]:
     for name, method in vars(kind).items():
         if isinstance(method, types.FunctionType) and name not in NEVER_CALLED:
             names.update(method.__code__.co_names)
-    return frozenset(names - ANY_NAME - vars(builtins).keys())
+    return frozenset(names - ANY_NAME - OF_AUTOGRAD - vars(builtins).keys())

@@ -11,6 +11,9 @@ from superopt.targets.tf32 import is_tf32
 
 __all__ = ["Modes"]
 
+_WANTED = "gradients are wanted (they are not under torch.no_grad())"
+_MINDED = "a tensor wants gradients, and the function is another one for such tensors"
+
 
 class Modes:
     """The global settings of PyTorch that change what a call does, read as fast as possible."""
@@ -21,6 +24,7 @@ class Modes:
         self.gradients: Callable[[], bool] = torch.is_grad_enabled
         self.autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
         self.compiling: Callable[[], bool] = torch.compiler.is_dynamo_compiling
+        self.why_gradients = _WANTED
         self._forward = forward_ad
         self._dispatch: Callable[[], int] = torch._C._len_torch_dispatch_stack
         self._functions: Callable[[], int] = torch._C._len_torch_function_stack
@@ -28,6 +32,11 @@ class Modes:
         self._tracing: Callable[[], bool] = torch._C._is_tracing
         self._dtype: Callable[[], object] = torch.get_default_dtype
         self._built = _default_device(), torch.get_default_dtype()
+
+    def mind_gradients(self, minds: bool) -> None:
+        """Say whether a function is another one for tensors that want gradients, even where these are off."""
+        self.gradients = _always if minds else torch.is_grad_enabled
+        self.why_gradients = _MINDED if minds else _WANTED
 
     def others(self) -> bool:
         """Whether something looks on that must see PyTorch's own operators, or that changes what they do.
@@ -59,6 +68,10 @@ class Modes:
             and self._forward._current_level < 0
             and (not self._tf32 or is_tf32())
         )
+
+
+def _always() -> bool:
+    return True
 
 
 def _default_device() -> object:

@@ -58,7 +58,6 @@ Function = Callable[..., Any]
 
 _AUTOCAST = "autocast is on"
 _ORDER = "the keys of a dict come in another order than when it was built"
-_GRADIENTS = "gradients are wanted (they are not under torch.no_grad())"
 _KNOWN = frozenset(name for name in dir(Result) if not name.startswith("_"))
 _CALLS = 256  # combinations of shapes, strides and dtypes for which calls are prepared
 
@@ -194,6 +193,7 @@ class Optimized:
 
     def _begin(self) -> None:
         """Forget all calls but calls like the first one, since the function's tensors have changed."""
+        self._modes.mind_gradients(self.traced.minds_gradients)
         self._programs: dict[object, Function] = {
             signature(self.inputs, self.target.torch_device): self._chosen()
         }
@@ -253,7 +253,7 @@ class Optimized:
                 return self._original(inputs, {}, _ORDER)
             return self._call_anything(in_built_order(self.inputs, inputs), watch)
         if modes.gradients() and self.wants_gradients(inputs):
-            return self._original(inputs, {}, _GRADIENTS)
+            return self._original(inputs, {}, self._modes.why_gradients)
         try:
             run = ready.run if ready else self._call_for(calls, key, inputs, threads)
             return run(*inputs) if self._is_current(watch) else self.original(*inputs)
@@ -268,7 +268,7 @@ class Optimized:
         """Compute what the original does on arguments of any form."""
         tensors = tensors_of(inputs)
         if self._modes.gradients() and self.wants_gradients(tensors):
-            return self._original(inputs, {}, _GRADIENTS)
+            return self._original(inputs, {}, self._modes.why_gradients)
         if not only_plain(tensors):
             return self.original(*inputs)
         try:

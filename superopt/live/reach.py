@@ -30,6 +30,7 @@ from superopt.live.held import (
     EMPTY,
     METHODS,
     NEVER_CALLED,
+    OF_AUTOGRAD,
     OF_EVERY_MODULE,
     PLAIN,
     RECORDS,
@@ -57,6 +58,7 @@ _MODES: dict[str, Callable[[], bool]] = {
     one.__name__: one for one in (torch.is_grad_enabled, torch.is_inference_mode_enabled)
 }
 _MAKERS = ("__new__", "__init__")  # what runs where an object of a class is made
+_of_autograd = attrgetter("requires_grad", "is_leaf")
 _MOST = 20_000  # objects that are followed
 _LONG = 1_000  # items of a list or a dict: longer ones are not looked into
 _SMALL = 64  # elements of an array of numpy's whose contents are watched
@@ -160,10 +162,13 @@ class _Walk:
             self._beside(tensor)
 
     def _beside(self, tensor: Tensor) -> None:
-        """Follow what a tensor carries: a user's attributes, and its gradient where code names one."""
+        """Follow what a tensor carries: a user's attributes, and what code asks of autograd."""
         attributes = getattr(tensor, "__dict__", None)
         if isinstance(attributes, dict):
             self._held_by_name(attributes)
+        if not OF_AUTOGRAD.isdisjoint(self.followed):
+            self.found.facts.append(_of_autograd(tensor))
+            self.found.picks.append((_of_autograd, tensor))
         if "grad" in self.followed and tensor.is_leaf:
             self.found.picks.append((lambda holder: (holder.grad,), tensor))
             self.value(tensor.grad)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["META", "Devices"]
+__all__ = ["META", "Devices", "asked_by_library"]
 
 META = torch.device("meta")
 _LIBRARY = str(Path(torch.__file__).parent)
@@ -47,7 +47,7 @@ class Devices:
         read = getattr(function, "__self__", None) if is_attribute else function
         if read is not Tensor.device and read is not Tensor.get_device and read not in _KINDS:
             return NotImplemented
-        if not isinstance(args[0], Tensor) or args[0].device != META or _asked_by_library():
+        if not isinstance(args[0], Tensor) or args[0].device != META or asked_by_library():
             return NotImplemented
         device = self._of_input.get(id(args[0]), self._default)
         if read is Tensor.get_device:
@@ -67,7 +67,7 @@ class Devices:
         return tuple(META if id(one) in self._ids else one for one in arguments)
 
 
-def _asked_by_library() -> bool:
+def asked_by_library() -> bool:
     """Whether PyTorch's own code reads, which may choose another path for tensors with data."""
-    frame = sys._getframe(3)  # above this function, `answer` and the mode that calls it
+    frame = sys._getframe(3)  # above this function, the one that calls it and the mode that calls that
     return frame.f_code.co_filename.startswith(_LIBRARY)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from superopt.errors import InputError, TraceError, kind_and_line
 from superopt.ir import plain_name
 from superopt.trace.capture.devices import META, Devices
-from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, leaves, map_leaves, results_of
+from superopt.trace.capture.gradients import Gradients
+from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, leaves, map_leaves, refs, results_of
 from superopt.trace.run import TORCH_DTYPES, dtype_name
 
 __all__ = ["Recorder", "StaleError", "location", "numbers_of"]
@@ -59,6 +60,7 @@ class Recorder:
         self.name = name
         self.live = live
         self.devices = Devices(live)
+        self.gradients = Gradients()
         self.for_proof = for_proof
         self.shared: dict[int, Tensor] | None = {} if shared else None  # an input's id -> its meta tensor
         self.paused = False
@@ -234,6 +236,7 @@ class Recorder:
         outputs = tuple(self.add(item) if isinstance(item, Tensor) else None for item in made)
         if getattr(function, "_opname", "") in _PARTING and _is_spread(args[0]):
             self.family |= dict.fromkeys(map(id, made), len(self.calls))
+        self.gradients.record(function, refs(template), [one for one in outputs if one is not None])
         self.calls.append(Call(target, function, *template, outputs, mutated, self.part_of))
 
     def _ref(self, leaf: Any) -> Any:
@@ -244,6 +247,7 @@ class Recorder:
         for leaf in leaves(result):
             self._check_result(leaf)
         result = map_leaves(lambda leaf: self.see(leaf) if isinstance(leaf, Tensor) else leaf, result)
+        returned = map_leaves(self._ref, result)
         return Tape(
             self.name,
             tuple(self.metas),
@@ -251,10 +255,11 @@ class Recorder:
             tuple(self.constants),
             self.scalars,
             tuple(self.calls),
-            map_leaves(self._ref, result),
+            returned,
             tuple(self.tables),
             tuple({id(tensor): tensor for tensor in self.read}.values()),
             memory=self._memory_of(result),
+            minds_gradients=self.gradients.matter(refs(returned)),
         )
 
     def _memory_of(self, result: Any) -> dict[int, int]:

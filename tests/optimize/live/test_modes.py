@@ -348,3 +348,80 @@ def test_kernels_in_tf32_where_torch_takes_it_no_more(build) -> None:
             watched.ours(*inputs())
         with tf32_products(False):
             watched.theirs(*inputs())
+
+
+def turns_gradients_on(x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        return 3 * x.tanh()
+
+
+@torch.enable_grad()
+def is_decorated(x: Tensor) -> Tensor:
+    return 3 * x.tanh()
+
+
+def asks_an_argument(x: Tensor) -> Tensor:
+    return x.tanh() if x.requires_grad else 3 * x.tanh()
+
+
+def asks_for_a_leaf(x: Tensor) -> Tensor:
+    return 3 * x.tanh() if x.is_leaf else x.tanh()
+
+
+def asks_for_a_graph(x: Tensor) -> Tensor:
+    return 3 * x.tanh() if x.grad_fn is None else x.tanh()
+
+
+def asks_for_a_gradient(x: Tensor) -> Tensor:
+    return 3 * x.tanh() if x.grad is None else x.tanh() - x.grad
+
+
+@pytest.mark.parametrize(
+    "function", [turns_gradients_on, is_decorated, asks_an_argument, asks_for_a_leaf, asks_for_a_graph]
+)
+def test_a_function_that_minds_gradients_where_they_are_off(build, function, caplog) -> None:
+    """Before: kernels computed, as for tensors that want none."""
+    x, leaf = torch.randn(4, 8), torch.randn(4, 8, requires_grad=True)
+    with torch.enable_grad():
+        made = leaf * 2
+    watched = build(function, x)
+    for _ in range(2):
+        watched.ours(x)
+        for wants in (leaf, made):
+            watched.theirs(wants)
+            assert watched.best(wants).requires_grad == function(wants).requires_grad
+    assert "another one for such tensors, the original computes" in caplog.text
+
+
+def test_a_gradient_that_a_function_reads_off_its_argument(build) -> None:
+    x, leaf = torch.randn(4, 8), torch.randn(4, 8, requires_grad=True)
+    leaf.grad = torch.randn(4, 8)
+    watched = build(asks_for_a_gradient, x)
+    watched.ours(x)
+    watched.theirs(leaf)
+
+
+def test_a_parameter_that_is_asked_whether_it_wants_gradients(build) -> None:
+    """Before: the answer was not watched."""
+    by = nn.Parameter(torch.randn(8))
+    x = torch.randn(4, 8)
+    watched = build(lambda x: (x * by).tanh() if by.requires_grad else (x + by).tanh(), x)
+    watched.ours(x)
+    by.requires_grad_(False)
+    watched.theirs(x)
+    by.requires_grad_(True)
+    watched.ours(x)
+
+
+def gradient_within(x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        y = x.detach().requires_grad_()
+        return torch.autograd.grad(y.tanh().sum(), y)[0]
+
+
+def test_a_gradient_within_a_function_has_no_graph(build) -> None:
+    watched = build(gradient_within, torch.randn(4, 8))
+    for wants in (False, True):
+        x = torch.randn(4, 8, requires_grad=wants)
+        watched.ours(x)
+        assert not watched.best(x).requires_grad
