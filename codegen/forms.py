@@ -68,7 +68,7 @@ class Forms:
         if [form(one) for one in tensors] != self._forms:
             return False
         guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-        are_apart = len(set(map(id, tensors))) == len(tensors)
+        are_apart = len(set(map(id, tensors))) == len(tensors) > 0  # a guard of no tensors sees no modes
         if self._left and are_apart and guards is not None and hasattr(guards, "TensorGuards"):
             self._left -= 1
             made = guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)

@@ -425,3 +425,17 @@ def test_a_gradient_within_a_function_has_no_graph(build) -> None:
         x = torch.randn(4, 8, requires_grad=wants)
         watched.ours(x)
         assert not watched.best(x).requires_grad
+
+
+def test_a_function_without_arguments(build) -> None:
+    """Before: it was computed in the same way under any mode."""
+    a, b = inputs()
+    watched = build(lambda: (a @ b).tanh())
+    for _ in range(3):
+        watched.ours()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert watched.best().dtype == torch.bfloat16
+    with Recording() as recording:
+        watched.best()
+    assert "aten.tanh.default" in recording.seen
+    watched.ours()
