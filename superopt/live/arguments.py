@@ -177,7 +177,7 @@ def signature(inputs: tuple[Any, ...], device: str | None = None) -> object:
     So must the tensors that are several arguments.
     """
     if all(isinstance(one, Tensor) for one in inputs):
-        forms = [(one.shape, one.dtype, device or one.device.type, _steps(one)) for one in inputs]
+        forms = [(one.shape, one.dtype, device or one.device.type, one.stride()) for one in inputs]
         return *forms, repeats_of(inputs)
     leaves, structure = tree_flatten(inputs)
     repeats = repeats_of([leaf for leaf in leaves if isinstance(leaf, Tensor)])
@@ -185,17 +185,12 @@ def signature(inputs: tuple[Any, ...], device: str | None = None) -> object:
         str(structure),
         repeats,
         tuple(
-            (leaf.shape, leaf.dtype, device or leaf.device.type, _steps(leaf))
+            (leaf.shape, leaf.dtype, device or leaf.device.type, leaf.stride())
             if isinstance(leaf, Tensor)
             else (type(leaf), repr(leaf))
             for leaf in leaves
         ),
     )
-
-
-def _steps(tensor: Tensor) -> tuple[int, ...]:
-    """Return the strides of a tensor that say where an element lies; results may lie as it does."""
-    return tuple(step for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
 
 
 def _said(value: Any) -> str:

@@ -153,6 +153,10 @@ def summed(x: Tensor) -> Tensor:
     return x.exp().sum(-1, keepdim=True) + x.sum(-2, keepdim=True)
 
 
+def joined(x: Tensor) -> Tensor:
+    return (torch.cat([x, x], 1) * 2).tanh()
+
+
 def channels_last(*shape: int) -> Tensor:
     return torch.randn(shape).to(memory_format=torch.channels_last)
 
@@ -174,6 +178,7 @@ def steps(result: Any) -> list[list[int]]:
         (alike, [torch.randn(4, 8), torch.randn(8, 4).t(), torch.randn(4, 16)[:, ::2]]),
         (alike, [channels_last(2, 3, 4, 5), torch.randn(2, 3, 4, 5), channels_last(2, 4, 3, 5)]),
         (summed, [channels_last(2, 3, 4, 4), torch.randn(2, 3, 4, 4)]),
+        (joined, [torch.randn(2, 1, 4, 5), torch.randn(2, 4, 5, 1).permute(0, 3, 1, 2)]),
     ],
 )
 def test_results_lie_in_memory_as_pytorchs_do(build, function: Callable[..., Any], inputs: Any) -> None:
