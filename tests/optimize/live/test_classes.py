@@ -140,11 +140,24 @@ def _(x: Tensor) -> Tensor:
 
 
 WAYS = Ways()
-get = operator.attrgetter("scale")
-get_deeper = operator.attrgetter("ways.scale")
-call = operator.methodcaller("_times", torch.ones(8), 1.0)
-call_by_name = operator.methodcaller("_times", torch.ones(8), by=1.0)
-HOLDER = types.SimpleNamespace(ways=WAYS)
+
+
+class Plain:
+    """An object with one attribute and one method, neither of which code names."""
+
+    def __init__(self) -> None:
+        self.size = 2.0
+
+    def by(self, times: float) -> float:
+        return self.size * times
+
+
+PLAIN = Plain()
+get = operator.attrgetter("size")
+get_deeper = operator.attrgetter("plain.size")
+call = operator.methodcaller("by", 1.0)
+call_by_name = operator.methodcaller("by", times=1.0)
+HOLDER = types.SimpleNamespace(plain=PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -154,10 +167,10 @@ HOLDER = types.SimpleNamespace(ways=WAYS)
         WAYS,
         lambda x: WAYS.by_kind(x),
         by_kind,
-        lambda x: (x * get(WAYS)).tanh(),
+        lambda x: (x * get(PLAIN)).tanh(),
         lambda x: (x * get_deeper(HOLDER)).tanh(),
-        lambda x: x * call(WAYS),
-        lambda x: x * call_by_name(WAYS),
+        lambda x: (x * call(PLAIN)).tanh(),
+        lambda x: (x * call_by_name(PLAIN)).tanh(),
     ],
     ids=["partial", "call", "dispatched", "function", "getter", "deep", "caller", "by name"],
 )
@@ -166,9 +179,9 @@ def test_methods_and_attributes_that_no_code_names(build, function: Callable[...
     x = torch.randn(4, 8)
     watched = build(function, x)
     watched.ours(x)
-    WAYS.scale = 3.0
+    WAYS.scale = PLAIN.size = 3.0
     watched.theirs(x)
-    WAYS.scale = 2.0
+    WAYS.scale = PLAIN.size = 2.0
     watched.ours(x)
 
 
