@@ -420,8 +420,9 @@ class _Walk:
         self.value(module._global_forward_pre_hooks)
 
     def _class(self, kind: type) -> None:
+        meta: Any = type(kind)  # a class has the attributes of its own class, too
         base: Any
-        for base in (*kind.__mro__, *type(kind).__mro__):  # classes have attributes of their own classes
+        for base in (*kind.__mro__, *meta.__mro__):
             if base is object or base is nn.Module:
                 continue
             if is_library(base.__module__):

@@ -163,7 +163,7 @@ HOLDER = types.SimpleNamespace(plain=PLAIN)
 @pytest.mark.parametrize(
     "function",
     [
-        WAYS.partly,
+        lambda x: WAYS.partly(x),
         WAYS,
         lambda x: WAYS.by_kind(x),
         by_kind,
