@@ -41,12 +41,10 @@ def signs(values: Residues, prime: int) -> NDArray[np.int8]:
 def known_steps(numbers: Mapping[Fraction, Sequence[int]], primes: Residues) -> list[Steps]:
     """Return for each prime the differences between some numbers, given their residues, with their signs."""
     found = []
+    rising = [numbers[one] for one in sorted(numbers)]
     for level, prime in enumerate(map(int, primes)):
-        residues = {
-            (of_a[level] - of_b[level]) % prime: (a > b) - (a < b)
-            for a, of_a in numbers.items()
-            for b, of_b in numbers.items()
-        }
+        own = [residues[level] for residues in rising]
+        residues = {(x - y) % prime: (a > b) - (a < b) for a, x in enumerate(own) for b, y in enumerate(own)}
         keys = np.array(sorted(residues), dtype=np.uint64)
         found.append((keys, np.array([residues[int(key)] for key in keys], dtype=np.int8)))
     return found
