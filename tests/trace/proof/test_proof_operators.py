@@ -76,6 +76,15 @@ def test_a_proof_has_the_numbers_of_pytorch(name: str) -> None:
     torch.testing.assert_close(traced.run(x), function(x), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(("above", "below"), [(1, 3), (2, 3), (1, 5), (3, 7), (-5, 6)])
+def test_no_square_roots_make_a_root_of_another_degree(above: int, below: int) -> None:
+    def power(x: Tensor) -> Tensor:
+        return x ** (torch.tensor(float(above), dtype=torch.float64) / below)
+
+    x = torch.rand(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 1
+    torch.testing.assert_close(trace(power, x, for_proof=True).run(x), power(x), rtol=1e-9, atol=1e-9)
+
+
 def test_a_long_product_stays_a_call() -> None:
     traced = trace(lambda x: x.prod(-1), torch.randn(17), for_proof=True)
     assert [node.target for node in traced.program.opaque] == ["aten.prod.dim_int"]

@@ -16,7 +16,7 @@ from superopt.trace.lowering.table import LOWERINGS, lower, lower_all
 __all__: list[str] = []
 
 _LONGEST_POWER = 64
-_FINEST_ROOT = 8  # the eighth root is the last that is written as square roots
+_SQUARE_ROOTS = {1: 0, 2: 1, 4: 2, 8: 3}  # how many square roots in turn make the root of each degree
 
 
 @lower("softplus", for_proof=True)
@@ -50,15 +50,16 @@ def _pow(b: Builder, x: Any, y: Any) -> Sym:
 
 def _rational_power(b: Builder, x: Sym, exponent: Fraction) -> Sym | None:
     """Return a power whose exponent is a multiple of an eighth, and None for any other."""
-    if exponent.denominator > _FINEST_ROOT or not 0 < abs(exponent.numerator) <= _LONGEST_POWER:
+    roots = _SQUARE_ROOTS.get(exponent.denominator)
+    if roots is None or not 0 < abs(exponent.numerator) <= _LONGEST_POWER:
         return None
     if exponent < 0:
         power = _rational_power(b, x, -exponent)
         return None if power is None else pointwise(b, "reciprocal", power)
-    if exponent.denominator > 1 and not x.dtype.is_floating_point:
+    if roots and not x.dtype.is_floating_point:
         return None
     root = x.value
-    for _ in range(exponent.denominator.bit_length() - 1):
+    for _ in range(roots):
         root = b.apply("sqrt", root)
     value = b.const(1)
     for bit in f"{exponent.numerator:b}":
