@@ -10,6 +10,7 @@ like others, and then half of the elements are drawn from the whole field.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import permutations
 from math import ceil, floor, prod
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from superopt.dtypes import INTEGERS
 from superopt.ir import Graph, tensorless_values, value_axes
 from superopt.ops import OPS
-from superopt.verify.evaluation.tensorless import tensorless_numbers
+from superopt.verify.evaluation.tensorless import constants_of, tensorless_numbers
 
 __all__ = [
     "LookUp",
@@ -31,7 +32,7 @@ __all__ = [
     "reads_integers",
 ]
 
-_LARGEST = 1 << 30  # a larger constant is never drawn as an integer
+_LARGEST = 1 << 30  # a larger constant is drawn as an integer only where one is compared with it
 _ORDERS = frozenset({"lt", "le", "gt", "ge"})
 _MOST_NUMBERS = 128
 _MOST_WHOLE = 64  # the longest axis all of whose numbers are drawn
@@ -144,10 +145,18 @@ def look_ups(*graphs: Graph) -> list[LookUp]:
     return found
 
 
+def _compared_with(graph: Graph) -> set[Fraction]:
+    """Return the constants that inputs of integers are themselves compared with."""
+    whole, known = integer_values(graph), constants_of(graph, narrow=False)[2]
+    pairs = [step.inputs for step in graph.steps if step.op in OPS and OPS[step.op].mask]
+    return {known[j] for pair in pairs for i, j in permutations(pair, 2) if whole[i] and j in known}
+
+
 def integers_of(graphs: Sequence[Graph], constants: Iterable[Fraction]) -> set[int]:
     """Return the numbers that integers are compared with, and for orders also their neighbours."""
     found = {0, 1}
-    near = {one for c in constants for one in (floor(c), ceil(c)) if abs(c) <= _LARGEST}
+    met = {c for c in constants if abs(c) <= _LARGEST}.union(*map(_compared_with, graphs))
+    near = {one for c in met for one in (floor(c), ceil(c))}
     found |= near
     for graph in graphs:
         whole = integer_values(graph)

@@ -11,6 +11,7 @@ vanish or coincide with another, and where programs compare numbers, a positive 
 from collections.abc import Collection
 from fractions import Fraction
 from functools import lru_cache
+from itertools import combinations
 
 __all__ = ["HIGHEST", "TOWERS", "WITH_LOGARITHMS", "choose_tower", "tower_from"]
 
@@ -288,19 +289,21 @@ def choose_tower(
     logarithms: bool,
     signs: bool,
     squares: Collection[Fraction] = (),
+    integers: Collection[int] = (),
 ) -> tuple[tuple[int, ...], bool]:
     """Return a tower for some constants, drawn by a seed, and whether it suits all of them.
 
-    They are squares there where signs matter, and so are the numbers that are named as `squares`.
+    They are squares there where signs matter, and so are the numbers that are named as `squares`. Differences
+    between `integers` have signs of their own.
     """
     towers = WITH_LOGARITHMS if logarithms else TOWERS
     if levels > len(towers[0]):
-        return HIGHEST, _suits(HIGHEST, levels, frozenset(constants), signs, frozenset(squares))
+        towers = (HIGHEST,)
     start = seed % len(towers)
-    wanted = frozenset(constants)
+    wanted, roots, whole = frozenset(constants), frozenset(squares), frozenset(integers)
     for number in range(len(towers)):
         tower = towers[(start + number) % len(towers)]
-        if _suits(tower, levels, wanted, signs, frozenset(squares)):
+        if _suits(tower, levels, wanted, signs, roots, whole):
             return tower, True
     return towers[start], False
 
@@ -312,6 +315,7 @@ def _suits(
     constants: frozenset[Fraction],
     signs: bool,
     squares: frozenset[Fraction],
+    integers: frozenset[int],
 ) -> bool:
     for prime in tower[:levels]:
         residues = set()
@@ -323,7 +327,15 @@ def _suits(
                 return False
         if len(residues) < len(constants) or not all(is_square(abs(one), prime) for one in squares if one):
             return False
-    return True
+    return all(_orders(integers, prime) for prime in tower[:levels])
+
+
+def _orders(integers: frozenset[int], prime: int) -> bool:
+    """Return whether no two differences between integers that differ in sign have one residue."""
+    if 4 * max(map(abs, integers), default=0) < prime:
+        return True
+    rising = {(b - a) % prime for a, b in combinations(sorted(integers), 2)}
+    return 0 not in rising and not any(prime - step in rising for step in rising)
 
 
 def is_square(value: Fraction, prime: int) -> bool:

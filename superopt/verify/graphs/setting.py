@@ -97,6 +97,7 @@ class Setting:
             logarithms=facts.logarithms and not self.sealed,
             signs=facts.ordered,
             squares=positive,
+            integers=self.tiny.integers,
         )
         start = min(max(self.firsts, default=0), len(self.tower) - 2)
         roots = () if self.sealed else facts.graphs

@@ -62,6 +62,13 @@ def test_a_tower_suits_its_constants():
     assert len({choose_tower(seed, 2, (), logarithms=False, signs=True) for seed in range(20)}) > 10
 
 
+def test_a_tower_has_no_two_signs_for_a_difference_of_integers():
+    first = TOWERS[0][0]
+    for integers, suits in (((0, 5), True), ((0, first), False), ((0, 5, first - 5), False)):
+        chosen = choose_tower(0, 1, (), logarithms=False, signs=True, integers=integers)
+        assert chosen == (TOWERS[not suits], True)
+
+
 @pytest.fixture
 def field() -> Field:
     return Field(7, trials=3, levels=3)

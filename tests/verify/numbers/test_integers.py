@@ -114,6 +114,37 @@ def test_an_axis_is_evaluated_whole_where_its_integers_are_computed_with(compute
     assert set(range(40)) <= set(tiny.integers) or not whole
 
 
+_LATER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "later than a time": lambda t: t > 1_700_000_000,
+    "a time": lambda t: t == 1_700_000_000,
+    "far below zero": lambda t: t <= -1_700_000_000,
+    "longer than a prime": lambda t: t >= 1 << 40,
+    "not so long": lambda t: (t > 1 << 33) & (t < 1 << 34),
+    "one residue of many": lambda t: (t > 5) & (t < 1 << 62),
+}
+
+
+@pytest.mark.parametrize("name", _LATER)
+def test_large_numbers_that_integers_are_compared_with_are_drawn(name: str) -> None:
+    t, x, later = 1_600_000_000 + 9000 * torch.arange(8), torch.randn(8), _LATER[name]
+
+    def doubled(t, x):
+        return torch.where(later(t), 2 * x, x)
+
+    assert _outcome(doubled, lambda t, x: x + 0 * t.ne(0), t, x) == "unknown"
+    assert _outcome(doubled, lambda t, x: torch.where(~later(t), x, 2 * x), t, x) == "equal"
+
+
+def test_a_large_number_is_drawn_beside_what_is_made_of_an_integer() -> None:
+    def morning(t, x):
+        return torch.where(t % 86400 < 43200, x, 0.5 * x)
+
+    def later(t, x):
+        return torch.where(t > 1_700_000_000, 2 * morning(t, x), morning(t, x))
+
+    assert _outcome(later, morning, 1_600_000_000 + 9000 * torch.arange(8), torch.randn(8)) == "unknown"
+
+
 def test_a_power_of_two_that_wraps_around_is_no_difference() -> None:
     assert _outcome(lambda i: i * 2**62 * 4, lambda i: i * 0, _I) == "unknown"
 
