@@ -21,6 +21,7 @@ from superopt.verify.floats.errors import Differing
 from superopt.verify.floats.focus import focus_of
 from superopt.verify.floats.report import Counterexample, FloatReport
 from superopt.verify.floats.samples import PLAIN
+from superopt.verify.floats.wide import held_dtype
 from superopt.verify.programs.proof import Proof
 from superopt.verify.programs.sides import Side
 from superopt.verify.verdict import Outcome, Verdict
@@ -265,12 +266,13 @@ def _mixing(function: Callable[..., Any], narrow: bool) -> Callable[..., Any]:
     """
 
     def is_double(value: Any) -> bool:
-        return isinstance(value, torch.Tensor) and value.dtype == torch.float64
+        return isinstance(value, torch.Tensor) and held_dtype(value) == torch.float64
 
     def widened(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
-        is_constant = value.ndim == 0 and value.grad_fn is None and value.dtype.itemsize >= _FLOAT32_BYTES
+        size = held_dtype(value).itemsize
+        is_constant = value.ndim == 0 and value.grad_fn is None and size >= _FLOAT32_BYTES
         if narrow and is_constant:
             with contextlib.suppress(RuntimeError):  # one of a batch has no number of its own
                 number = float(value)

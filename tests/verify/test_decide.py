@@ -4,8 +4,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from superopt.verify.equivalent import equivalent
+from superopt.verify.floats.wide import in_float64
 
 GENERATOR = torch.Generator().manual_seed(7)
 X = torch.randn(6, 8, generator=GENERATOR)
@@ -88,6 +90,64 @@ def test_a_program_may_refuse_numbers_that_are_drawn() -> None:
     verdict = equivalent(first, second, torch.rand(8, generator=GENERATOR), seed=0)
     assert verdict.equal
     assert any("refuses numbers" in note for note in verdict.notes)
+
+
+EPS = {torch.float32: 2.0**-20}
+
+
+def _normed(x: torch.Tensor, eps: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+def _of_float32(x: torch.Tensor) -> torch.Tensor:
+    assert x.dtype == torch.float32
+    return x + x
+
+
+OF_THE_DTYPE: dict[str, tuple[Any, Any]] = {
+    "an epsilon by default": (
+        lambda x: F.rms_norm(x, (8,)),
+        lambda x: _normed(x, torch.finfo(torch.float32).eps),
+    ),
+    "the least number": (
+        lambda x: x.relu().clamp_min(torch.finfo(x.dtype).tiny).log(),
+        lambda x: x.relu().clamp_min(torch.finfo(torch.float32).tiny).log(),
+    ),
+    "of a value on the way": (
+        lambda x: _normed(2 * x, torch.finfo((x * x).sum().dtype).eps),
+        lambda x: _normed(x + x, 2.0**-23),
+    ),
+    "an entry of a table": (lambda x: _normed(x, EPS[x.dtype]), lambda x: _normed(x, 2.0**-20)),
+    "nothing else": (_of_float32, lambda x: 2 * x),
+    "tenths in a tensor": (
+        lambda x: x * torch.tensor([0.1, 0.3], dtype=x.dtype).repeat(4),
+        lambda x: x * torch.tensor([0.1, 0.3], dtype=torch.float32).repeat(4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_THE_DTYPE)
+def test_programs_are_told_their_own_dtype_in_float64(name: str) -> None:
+    """Before: "different", or KeyError and AssertionError."""
+    verdict = equivalent(*OF_THE_DTYPE[name], X, seed=0)
+    assert verdict.equal
+    assert not any("float64" in note for note in verdict.notes)
+
+
+def test_dtypes_follow_what_operators_make() -> None:
+    asked: list[torch.dtype] = []
+
+    def program(x: torch.Tensor, h: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+        made = (h + 1, h * x, h.sum() * x, x.to(h.dtype), h.float(), x + d, torch.zeros(8), h.add_(1), x.data)
+        asked.extend(one.dtype for one in made)
+        return made[0]
+
+    inputs = X, X.half(), X.double()
+    program(*(one.clone() for one in inputs))
+    expected = asked.copy()
+    asked.clear()
+    assert in_float64(program)(*inputs).dtype == torch.float64
+    assert asked == expected
 
 
 def test_arguments_may_be_named_tuples() -> None:

@@ -1,6 +1,11 @@
-"""Wide: functions carried out in float64, which is what errors are told against."""
+"""Wide: functions carried out in float64, which is what errors are told against.
+
+A function that asks for the dtype of a tensor is told the one that it would have: so it takes the same way,
+with the same numbers, as it does on its own inputs.
+"""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self, TypeAlias
 
 import torch
@@ -8,14 +13,16 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from superopt.verify.floats.memory import Memory
 
-__all__ = ["Float64", "in_float64", "largest_number"]
+__all__ = ["Float64", "held_dtype", "in_float64", "largest_number"]
 
 Function: TypeAlias = Callable[..., Any]
 
 _ENDLESS = 2.0**60  # larger numbers stand for infinity, as they do in masks
+_ASKS_DTYPE = Tensor.dtype.__get__  # type: ignore[attr-defined]
 
 
 def in_float64(function: Function) -> Function:
@@ -25,10 +32,16 @@ def in_float64(function: Function) -> Function:
     def run(*inputs: Any) -> Any:
         with torch.no_grad():
             wide = widened(inputs)
-            with Float64():
+            with Float64(Dtypes(inputs, wide)):
                 return widened.apart(function(*wide))
 
     return run
+
+
+def held_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the dtype that a tensor has, whatever the function that is carried out is told."""
+    with torch._C.DisableTorchFunction():
+        return tensor.dtype
 
 
 class _Widened:
@@ -55,12 +68,41 @@ class _Widened:
         return self._memory.like(at, value, torch.float64).copy_(value)
 
 
+class Dtypes:
+    """The dtypes that tensors would have, of those that are float64 instead."""
+
+    def __init__(self, inputs: Any = (), wide: Any = ()) -> None:
+        self._meant = WeakTensorKeyDictionary()
+        for one, other in zip(tree_flatten(inputs)[0], tree_flatten(wide)[0], strict=True):
+            if isinstance(one, Tensor):
+                self.note(other, one.dtype)
+
+    def of(self, tensor: Tensor) -> torch.dtype:
+        """Return the dtype that a tensor would have."""
+        found: torch.dtype = self._meant.get(tensor, tensor.dtype)  # type: ignore[no-untyped-call]
+        return found
+
+    def note(self, made: Any, dtype: torch.dtype) -> None:
+        """Note the dtype that a new tensor of floats would have."""
+        if isinstance(made, Tensor) and made.dtype == torch.float64 != dtype and made not in self._meant:
+            self._meant[made] = dtype
+
+    def made_of(self, leaves: Sequence[Any]) -> torch.dtype:
+        """Return the dtype of floats that an operator would make: the one it is given, or the widest."""
+        asked = [one for one in leaves if isinstance(one, torch.dtype)]
+        floats = [one for one in leaves if isinstance(one, Tensor) and one.is_floating_point()]
+        floats = [one for one in floats if one.dim()] or floats  # 0-d tensors count for less
+        found = asked or [self.of(one) for one in floats] or [torch.get_default_dtype()]
+        return max(found, key=lambda dtype: dtype.itemsize)
+
+
 class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Widens whatever tensors an operator reads or makes, parameters and closed-over ones too."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtypes: Dtypes | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._alike = _Alike()
+        self._dtypes = dtypes or Dtypes()
+        self._alike = _Alike(self._dtypes)
 
     def __enter__(self) -> Self:
         """Widen from now on."""
@@ -77,16 +119,29 @@ class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run one operator in float64."""
-        args, kwargs = tree_map(_double, (args, kwargs or {}))
-        return tree_map(_double, func(*args, **kwargs))
+        with torch._C.DisableTorchFunction():
+            leaves, tree = tree_flatten((args, kwargs or {}))
+            dtype = self._dtypes.made_of(leaves)
+            args, kwargs = tree_unflatten(map(_double, leaves), tree)
+            return tree_map(partial(self._made, dtype=dtype), func(*args, **kwargs))
+
+    def _made(self, value: Any, dtype: torch.dtype) -> Any:
+        """Return what an operator made in float64, which the function is told to be of some dtype."""
+        wide = _double(value)
+        self._dtypes.note(wide, dtype)
+        return wide
 
 
 class _Alike(TorchFunctionMode):
-    """Widens tensors that a function reads beside wide ones.
+    """Widens tensors that a function reads beside wide ones, and tells the dtypes that they would have.
 
     Convolutions, attention and other functions that PyTorch makes of several operators refuse tensors of
     different dtypes before any operator runs.
     """
+
+    def __init__(self, dtypes: Dtypes) -> None:
+        super().__init__()
+        self._dtypes = dtypes
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -94,6 +149,14 @@ class _Alike(TorchFunctionMode):
         """Run one function on tensors that are all wide, unless it writes to one of them."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        if func == _ASKS_DTYPE:
+            return self._dtypes.of(args[0])
+        if name == "rms_norm":
+            args, kwargs = self._with_eps(*args, **kwargs), {}
+        if name == "tensor" and kwargs.get("dtype") is not None:  # it rounds before any operator
+            made = func(*args, **tree_map(_double, kwargs))
+            self._dtypes.note(made, kwargs["dtype"])
+            return made
         writes = (name.endswith("_") and not name.endswith("__")) or kwargs.get("out") is not None
         if not writes:
             dtypes = {one.dtype for one in tree_flatten((args, kwargs))[0] if isinstance(one, Tensor)}
@@ -101,12 +164,20 @@ class _Alike(TorchFunctionMode):
                 args, kwargs = tree_map(_wide, (args, kwargs))
         return func(*args, **kwargs)
 
+    def _with_eps(
+        self, input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+    ) -> tuple[Any, ...]:
+        """Return the arguments of an RMS norm, whose epsilon is that of the dtype where none is given."""
+        wide = self._dtypes.of(input) == torch.float64
+        own = torch.finfo(torch.float64 if wide else torch.float32).eps
+        return input, normalized_shape, weight, own if eps is None else eps
+
 
 class _Watched(Float64):  # type: ignore[no-untyped-call]
     """Notes the largest number that is made and that does not stand for infinity."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, dtypes: Dtypes) -> None:
+        super().__init__(dtypes)
         self.largest = 0.0
 
     def __torch_dispatch__(
@@ -127,7 +198,7 @@ def largest_number(function: Function, inputs: Sequence[Any]) -> float:
     widened = _Widened()
     with torch.no_grad():
         wide = widened(tuple(inputs))
-        with _Watched() as watched:
+        with _Watched(Dtypes(tuple(inputs), wide)) as watched:
             function(*wide)
     return watched.largest
 
