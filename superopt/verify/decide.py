@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_any, tree_map
 
-from superopt.errors import InputError, first_line
+from superopt.errors import InputError, SuperoptError, first_line, kind_and_line
 from superopt.verify.counterexample import CANCELLED, find_counterexample
 from superopt.verify.evaluation.tiny import is_narrow
 from superopt.verify.field.constants import exact_constant
@@ -66,11 +66,13 @@ def decide(left: Side, right: Side, proof: Proof, seed: int, progress: Callable[
         if verdict.equal:
             return _after_equality(verdict, comparison)
         return _after_doubt(verdict, comparison)
-    except RuntimeError as error:  # some operators of PyTorch insist on the dtypes that they were given
-        note = f"floats not compared: a program cannot be run in float64 ({first_line(error)})"
-        return _noted(verdict, note)
+    except (SuperoptError, MemoryError):
+        raise
     except (IndexError, ValueError, ArithmeticError) as error:
         note = f"floats not compared: a program refuses numbers that were drawn ({first_line(error)})"
+        return _noted(verdict, note)
+    except Exception as error:  # programs, and operators of PyTorch, may insist on the dtypes they were given
+        note = f"floats not compared: a program cannot be run in float64 ({kind_and_line(error)})"
         return _noted(verdict, note)
 
 

@@ -93,6 +93,7 @@ def test_a_program_may_refuse_numbers_that_are_drawn() -> None:
 
 
 EPS = {torch.float32: 2.0**-20}
+EPS_BY_BYTES = {4: 2.0**-20}
 
 
 def _normed(x: torch.Tensor, eps: float) -> torch.Tensor:
@@ -148,6 +149,14 @@ def test_dtypes_follow_what_operators_make() -> None:
     asked.clear()
     assert in_float64(program)(*inputs).dtype == torch.float64
     assert asked == expected
+
+
+def test_a_program_that_cannot_be_run_in_float64_is_not_compared_in_floats() -> None:
+    """Before: KeyError."""
+    first = lambda x: _normed(x, EPS_BY_BYTES[x.element_size()])  # noqa: E731
+    verdict = equivalent(first, lambda x: _normed(x, 2.0**-20), X, seed=0)
+    assert verdict.equal
+    assert any("cannot be run in float64 (KeyError: 8)" in note for note in verdict.notes)
 
 
 def test_arguments_may_be_named_tuples() -> None:
