@@ -131,6 +131,30 @@ def test_a_difference_that_rounding_hides_is_shown_by_algebra():
     assert "in float64 they agree on all inputs that were tried" in str(verdict)
 
 
+def _of_choices(x, count):
+    """Return the sum of all products of so many different numbers."""
+    made = x
+    for _ in range(count - 1):
+        made = x * (made.cumsum(0) - made)
+    return made.sum()
+
+
+def _by_power_sums(x):
+    """Return the sum of all products of four different numbers, without a running total."""
+    a, b, c, d = ((x**power).sum() for power in range(1, 5))
+    return (a**4 - 6 * a**2 * b + 3 * b**2 + 8 * a * c - 6 * d) / 24
+
+
+@pytest.mark.parametrize("size", [12, 100])
+@pytest.mark.parametrize("count", [4, 6])
+def test_an_axis_shows_as_many_places_as_sums_over_parts_of_it_are_multiplied(count, size):
+    """Before: "equal", as products of five different numbers are 0 where there are four."""
+    x = torch.randn(size)
+    assert not equivalent(lambda x: _of_choices(x, count), lambda x: 0 * x.sum(), x, floats=False).equal
+    assert not equivalent(lambda x: x[0] * _by_power_sums(x), lambda x: 0 * x[0], x, floats=False).equal
+    assert equivalent(lambda x: _of_choices(x, 4), _by_power_sums, x, floats=False).equal
+
+
 def test_a_closed_over_tensor_is_what_it_is():
     weight = torch.randn(16, 4)
     assert equivalent(lambda x: (2 * x) @ weight, lambda x: 2 * (x @ weight.clone()), X).equal

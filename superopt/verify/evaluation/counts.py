@@ -19,6 +19,7 @@ _SUMS = frozenset({"sum", "contract"})
 _PRODUCTS = frozenset({"mul", "div", "contract"})
 CHOICES = frozenset({"maximum", "minimum", "relu", "abs"})
 """Operators that give one of two numbers, by their order."""
+_NARROWING = frozenset({"and", "mul", "contract", "rename", "select"})  # what picks still does after these
 _MOST_FACTORS = 2
 _TOO_MANY_SUMS = 1 << 16
 
@@ -80,10 +81,10 @@ def multiplied_sums(graphs: Iterable[Graph], groups: Mapping[str, str]) -> dict[
     """
     found: dict[str, int] = {}
     for graph in graphs:
-        tensorless = tensorless_values(graph)
+        tensorless, picking = tensorless_values(graph), _picking_masks(graph)
         values: list[_Sums] = [{}] * len(graph.inputs)
         for at, step in graph.numbered:
-            made = {} if tensorless[at] else _sums_of(step, values, tensorless, groups)
+            made = {} if tensorless[at] else _sums_of(step, values, picking, groups)
             found = _larger(found, made)
             values.append(made)
     return found
@@ -93,7 +94,7 @@ _Sums = Mapping[str, int]
 
 
 def _sums_of(
-    step: Step, values: Sequence[_Sums], tensorless: Sequence[bool], groups: Mapping[str, str]
+    step: Step, values: Sequence[_Sums], picking: frozenset[int], groups: Mapping[str, str]
 ) -> _Sums:
     args = [values[i] for i in step.inputs]
     if step.op in OPS:
@@ -102,9 +103,22 @@ def _sums_of(
     if step.op not in _SUMS:
         return args[0] if args else {}
     product = args[0] if step.op == "sum" else _together(*args)
-    if any(tensorless[i] for i in step.inputs):  # a mask of indices picks elements
+    if not picking.isdisjoint(step.inputs):
         return product
     return _together(product, Counter(groups[axis] for axis in step.axes))
+
+
+def _picking_masks(graph: Graph) -> frozenset[int]:
+    """Return the masks of indices that pick elements, as equal indices do; those of orders leave sums."""
+    tensorless = tensorless_values(graph)
+    found: set[int] = set()
+    for at, step in graph.numbered:
+        if not tensorless[at]:
+            continue
+        picks = [i in found for i in step.inputs]
+        if step.op == "eq" or (any(picks) and step.op in _NARROWING) or (all(picks) and step.op == "or"):
+            found.add(at)
+    return frozenset(found)
 
 
 def _larger(a: _Sums, b: _Sums) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 An axis whose positions nothing tells apart is evaluated on two or three of them, which stand for all of its
 extent (`Field.weights`), or on as many as sums over it are multiplied in one term (`multiplied_sums`). One
-that is indexed or selected from keeps every position that is read apart:
+that is indexed or selected from has as many, and keeps every position that is read apart:
 
 - where equal indices join two axes, as slices, cats and diagonals do, all positions, up to `_WHOLE`;
 - else the first few, if every combination of outcomes of masks that occurs on the whole axes occurs there;
@@ -136,7 +136,8 @@ def tiny_sizes(
         group = groups[axis]
         if group in places:
             continue
-        least = 1 if guess else uses.gathered[group] + 1
+        sums = multiplied.get(group, 0)  # two or three take no more positions than two choices of sizes have
+        least = 1 if guess else max(uses.gathered[group] + 1, sums if sums > max(_SIZES) else 1)
         tiny = max(least, _SIZES[0] if smallest else _SIZES[(len(places) + variant) % len(_SIZES)])
         whole = size <= (most if group in uses.joined else _SMALL)
         if group in uses.read_apart and (whole or size <= tiny):
@@ -153,8 +154,6 @@ def tiny_sizes(
             length = max(_SIZES[1], *(c + 2 for c in uses.near), least) + variant % 2
             places[group] = tuple(range(min(size, length)))
         else:
-            if multiplied.get(group, 0) > max(_SIZES):  # else one of two choices of sizes is enough
-                tiny = max(tiny, multiplied[group])
             places[group] = tuple(range(min(size, tiny if group in meeting else 1)))
     missing = uses.show_all(places, variant)
     integers, unseen = drawn_integers(graphs, uses.compared, places, groups, real, grow=not guess)
