@@ -91,6 +91,18 @@ def test_a_finite_number_is_no_infinity(name: str) -> None:
     assert any(step.value is not None and step.value < -(10**8) for step in graph.steps)
 
 
+@pytest.mark.parametrize("widths", [(4, 4), (4, 2), (2, 6)])
+@pytest.mark.parametrize("number", [float("inf"), -float("inf"), 3.0])
+def test_a_number_is_put_beside_others(widths: tuple[int, int], number: float) -> None:
+    """Before: NaN everywhere, where the number is infinite."""
+    x, width = torch.randn(3, widths[0], dtype=torch.float64), widths[1]
+
+    def wider(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, torch.full((3, width), number, dtype=x.dtype), x], 1)
+
+    torch.testing.assert_close(trace(wider, x).run(x), wider(x))
+
+
 def test_softmax_has_no_maximum() -> None:
     graph = trace(lambda x: x.softmax(-1), torch.empty(3, 4)).graph
     assert [step.op for step in graph.steps] == ["exp", "sum", "div"]

@@ -13,12 +13,12 @@ import torch
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.integers import check_fits
-from superopt.trace.lowering.masks import choose
+from superopt.trace.lowering.masks import between, choose, picked
 from superopt.trace.lowering.readings import joined, read_dim, side_by_side
 from superopt.trace.lowering.table import flat, held, lower, lower_all
 from superopt.trace.narrow import narrowed
 
-__all__ = ["along", "picked", "select", "slice_dim", "unfolded_apart"]
+__all__ = ["along", "select", "slice_dim", "unfolded_apart"]
 
 _MOST_BLOCKS = 64  # a slice or cat of more blocks than this is data movement, not algebra
 _MOSTLY = 2  # a slice of windows is windows if it keeps one in so many of them
@@ -193,16 +193,6 @@ def _shift(b: Builder, x: Sym, old: Dim, new: Dim, offset: int) -> Sym:
     return replace(x, value=picked(b, x.value, old, b.apply("eq", b.index(old), place)))
 
 
-def picked(b: Builder, value: int, old: Dim, hot: int) -> int:
-    """Return a value where a one-hot mask over `old` says so; a value may lack some axes of `old`."""
-    covers = b.covers(value)
-    axes = b.axes.leaves(old)
-    lacked = [axis for axis in axes if axis not in covers]
-    if lacked:
-        hot = b.contract(hot, b.const(1), lacked)
-    return b.contract(value, hot, [axis for axis in axes if axis in covers])
-
-
 @lower("cat", "concat")
 def _cat(b: Builder, parts: Sequence[Sym], dim: int = 0) -> Sym:
     parts = [part for part in parts if b.shape(part) != (0,)] or list(parts[:1])
@@ -259,8 +249,11 @@ def _assemble(b: Builder, parts: Sequence[tuple[Sym, int]], at: int, outer: Dim)
     value, mask = b.const(0), b.const(0)
     for number, (sym, (_, offset)) in enumerate(zip(joined, parts, strict=True)):
         own = placed.get(("block", number), ())
-        place = b.apply("add", b.index(own), b.const(offset))
-        hot = b.apply("eq", b.index(outer), place)
+        if own and not masked and not b.covers(sym.value) & set(b.axes.leaves(own)):
+            hot, own = between(b, outer, offset, offset + b.axes.extent(own) - 1), ()  # its blocks are alike
+        else:
+            place = b.apply("add", b.index(own), b.const(offset))
+            hot = b.apply("eq", b.index(outer), place)
         if own and masked:
             raise UnsupportedError("a cat of unequal parts that may be minus infinity")
         if own:
@@ -411,9 +404,7 @@ def _slice_scatter(
             slice_dim(b, x, at, places[-1] + 1, b.shape(x)[at], 1),
         )
         return _cat(b, (around[0], source, around[1]), at)
-    index = b.index(b.dims(x)[at])
-    after, before = b.apply("ge", index, b.const(places[0])), b.apply("le", index, b.const(places[-1]))
-    here = along(b.apply("and", after, before), b.dims(x)[at], len(x.dims) - at - 1)
+    here = along(between(b, b.dims(x)[at], places[0], places[-1]), b.dims(x)[at], len(x.dims) - at - 1)
     return choose(b, here, replace(source, dims=(*source.dims[:at], (), *source.dims[at + 1 :])), x)
 
 

@@ -12,9 +12,10 @@ from math import inf
 import torch
 
 from superopt.ops import OPS
+from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym
 
-__all__ = ["add", "choose", "exp", "pointwise", "scale", "seen", "sub"]
+__all__ = ["add", "between", "choose", "exp", "picked", "pointwise", "scale", "seen", "sub"]
 
 
 def pointwise(b: Builder, op: str, *syms: Sym) -> Sym:
@@ -152,3 +153,19 @@ def _positive(b: Builder, value: int) -> bool:
         "add": lambda x, y: x and y,
     }
     return node.op in rules and rules[node.op](*(_positive(b, i) for i in node.inputs))
+
+
+def picked(b: Builder, value: int, old: Dim, hot: int) -> int:
+    """Return a value where a one-hot mask over `old` says so; a value may lack some axes of `old`."""
+    covers = b.covers(value)
+    axes = b.axes.leaves(old)
+    lacked = [axis for axis in axes if axis not in covers]
+    if lacked:
+        hot = b.contract(hot, b.const(1), lacked)
+    return b.contract(value, hot, [axis for axis in axes if axis in covers])
+
+
+def between(b: Builder, dim: Dim, first: int, last: int) -> int:
+    """Return a mask of the places of a dimension from one to another, both included."""
+    index = b.index(dim)
+    return b.apply("and", b.apply("ge", index, b.const(first)), b.apply("le", index, b.const(last)))

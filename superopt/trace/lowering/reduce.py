@@ -11,8 +11,7 @@ import torch
 
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
-from superopt.trace.lowering.layout import picked
-from superopt.trace.lowering.masks import add, exp, pointwise, scale, seen, sub
+from superopt.trace.lowering.masks import add, exp, picked, pointwise, scale, seen, sub
 from superopt.trace.lowering.pointwise import truth
 from superopt.trace.lowering.table import check_rounds, flat, lower, lower_all, normal_dims, takes_integers
 

@@ -13,8 +13,7 @@ import torch
 
 from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
-from superopt.trace.lowering.layout import picked
-from superopt.trace.lowering.masks import choose
+from superopt.trace.lowering.masks import choose, picked
 from superopt.trace.lowering.readings import lower_borders
 from superopt.trace.lowering.reduce import total
 from superopt.trace.lowering.table import LOWERINGS, Lowering, flat, held, lower, takes_integers

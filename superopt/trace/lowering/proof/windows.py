@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from superopt.trace.builder import Builder, Sym, UnsupportedError
-from superopt.trace.lowering.layout import picked
-from superopt.trace.lowering.masks import add, choose
+from superopt.trace.lowering.masks import add, choose, picked
 from superopt.trace.lowering.proof.moves import check_affordable, inside, moved
 from superopt.trace.lowering.reduce import largest, product, total
 from superopt.trace.lowering.table import lower
