@@ -6,6 +6,7 @@ two calls of one signature make the same of the same tensors, in the same places
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
@@ -132,7 +133,23 @@ def _signature(opaque: OpaqueCall) -> str:
     made = [None if index is None else str(opaque.metas.get(index)) for index in call.outputs]
     # What is written into is also read under its other names, so there it counts which are the same.
     written = [[read.index(index) for index in (*call.mutated, *read)]] if call.mutated else []
-    return f"{call.target} {arguments!r} -> {made} {written}"
+    elsewhere = (
+        f" in the memory of {id(opaque)}" if _reads_elsewhere(opaque) else ""
+    )  # equal to no other call
+    return f"{call.target} {arguments!r} -> {made} {written}{elsewhere}"
+
+
+def _reads_elsewhere(opaque: OpaqueCall) -> bool:
+    """Whether a call may read memory beyond the elements of the tensor that it is given."""
+    call = opaque.call
+    if not call.target.startswith("aten.as_strided"):
+        return False
+    operator: Any = call.function
+    names = (argument.name for argument in operator._schema.arguments)
+    given = dict(zip(names, call.args, strict=False)) | dict(call.kwargs)
+    meta = opaque.metas[given["self"].index]
+    last = sum((size - 1) * stride for size, stride in zip(given["size"], given["stride"], strict=True))
+    return given.get("storage_offset") is not None or not meta.contiguous or last >= prod(meta.shape)
 
 
 _RANDOM = ("bernoulli", "dropout", "rand", "multinomial", "normal", "uniform", "exponential_", "poisson")

@@ -103,6 +103,32 @@ def test_the_algebra_alone_never_calls_them_equal(f, g, inputs):
         assert equivalent(program, program, *inputs, floats=False).equal
 
 
+STRIDED = {
+    "from an offset": (
+        lambda x: x[2:].as_strided((2, 3), (1, 1), 0),
+        lambda x: x[2:].clone().as_strided((2, 3), (1, 1), 0),
+    ),
+    "beyond the end": (
+        lambda x: x[:2].as_strided((4, 6), (6, 1)),
+        lambda x: torch.cat([x[:2], -x[2:]])[:2].as_strided((4, 6), (6, 1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_memory_beside_a_tensor_is_not_known_by_its_elements(name):
+    """Before: "equal"."""
+    assert not equivalent(*STRIDED[name], X, floats=False).equal
+
+
+def test_memory_within_a_tensor_is_known_by_its_elements():
+    first, second = (
+        (lambda x: (2 * x).as_strided((6, 4), (1, 6))),
+        lambda x: (x + x).as_strided((6, 4), (1, 6)),
+    )
+    assert equivalent(first, second, X, floats=False).equal
+
+
 def test_calls_are_named_in_the_verdict():
     verdict = equivalent(lambda x: (2 * x).sort(0).values, lambda x: (x + x).sort(0).values, X)
     assert verdict.oracles == ("aten.sort.default",)
