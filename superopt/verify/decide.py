@@ -280,7 +280,7 @@ def _mixing(function: Callable[..., Any], narrow: bool) -> Callable[..., Any]:
                 number = float(value)
                 if (meant := _meant(number)) != number:
                     return value.double() + (meant - number)
-        return value if is_double(value) else value.double()
+        return value  # one that is no constant is widened where the function is carried out in float64
 
     def as_meant(value: Any) -> Any:
         return _meant(value) if isinstance(value, float) else value

@@ -92,6 +92,7 @@ def test_a_program_may_refuse_numbers_that_are_drawn() -> None:
     assert any("refuses numbers" in note for note in verdict.notes)
 
 
+WEIGHT = torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
 EPS = {torch.float32: 2.0**-20}
 EPS_BY_BYTES = {4: 2.0**-20}
 
@@ -117,6 +118,14 @@ OF_THE_DTYPE: dict[str, tuple[Any, Any]] = {
     "of a value on the way": (
         lambda x: _normed(2 * x, torch.finfo((x * x).sum().dtype).eps),
         lambda x: _normed(x + x, 2.0**-23),
+    ),
+    "of a product with a weight": (
+        lambda x: _normed(x @ WEIGHT, torch.finfo((x @ WEIGHT).dtype).eps),
+        lambda x: _normed(x @ WEIGHT, 2.0**-23),
+    ),
+    "an epsilon after a linear layer": (
+        lambda x: F.rms_norm(F.linear(x, WEIGHT), (8,)),
+        lambda x: _normed(F.linear(x, WEIGHT), 2.0**-23),
     ),
     "an entry of a table": (lambda x: _normed(x, EPS[x.dtype]), lambda x: _normed(x, 2.0**-20)),
     "nothing else": (_of_float32, lambda x: 2 * x),

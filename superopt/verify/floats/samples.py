@@ -214,7 +214,7 @@ def beside(drawn: Sequence[Any], *, seed: int) -> tuple[Any, ...]:
         if not isinstance(value, Tensor) or not value.dtype.is_floating_point or value.dtype.itemsize == 1:
             return value
         if value.device not in randoms:
-            randoms[value.device] = torch.Generator(value.device).manual_seed(seed)
+            randoms[value.device] = torch.Generator(value.device).manual_seed(generator_seed(seed))
         wide = torch.promote_types(value.dtype, torch.float32)
         share = _BESIDE * torch.finfo(value.dtype).eps
 

@@ -5,7 +5,7 @@ with the same numbers, as it does on its own inputs.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Self, TypeAlias
 
 import torch
@@ -93,7 +93,7 @@ class Dtypes:
         floats = [one for one in leaves if isinstance(one, Tensor) and one.is_floating_point()]
         floats = [one for one in floats if one.dim()] or floats  # 0-d tensors count for less
         found = asked or [self.of(one) for one in floats] or [torch.get_default_dtype()]
-        return max(found, key=lambda dtype: dtype.itemsize)
+        return reduce(torch.promote_types, found)
 
 
 class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -161,8 +161,15 @@ class _Alike(TorchFunctionMode):
         if not writes:
             dtypes = {one.dtype for one in tree_flatten((args, kwargs))[0] if isinstance(one, Tensor)}
             if len(dtypes) > 1 and torch.float64 in dtypes:
-                args, kwargs = tree_map(_wide, (args, kwargs))
+                args, kwargs = tree_map(self._widened, (args, kwargs))
         return func(*args, **kwargs)
+
+    def _widened(self, value: Any) -> Any:
+        """Return a value in float64, which the function is told to be of its own dtype."""
+        wide = _wide(value)
+        if isinstance(value, Tensor):
+            self._dtypes.note(wide, value.dtype)
+        return wide
 
     def _with_eps(
         self, input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
