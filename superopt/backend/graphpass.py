@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx, nn
 from torch._guards import detect_fake_mode
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
@@ -196,8 +196,12 @@ def weights_of(graph: fx.Graph, watched: Sequence[bool] = ()) -> set[fx.Node]:
 
 
 def watched_of(inputs: Sequence[Any]) -> tuple[bool, ...]:
-    """Return of each input whether it can be told that it changes, or it only stands for others."""
-    return tuple(not isinstance(one, Tensor) or not is_plain(one) or can_be_watched(one) for one in inputs)
+    """Return of each input whether it can be told that it changes; nobody asks that of what is no weight."""
+
+    def is_weight(one: Any) -> bool:
+        return isinstance(one, nn.Parameter) or getattr(one, "_dynamo_static_input_type", None) is not None
+
+    return tuple(not is_weight(one) or not is_plain(one) or can_be_watched(one) for one in inputs)
 
 
 def _written(graph: fx.Graph) -> set[fx.Node]:

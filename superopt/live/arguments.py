@@ -177,7 +177,7 @@ def signature(inputs: tuple[Any, ...], device: str | None = None) -> object:
     So must the tensors that are several arguments.
     """
     if all(isinstance(one, Tensor) for one in inputs):
-        forms = [(one.shape, one.dtype, device or one.device.type, one.stride()) for one in inputs]
+        forms = [(one.shape, one.dtype, device or one.device.type, _steps(one)) for one in inputs]
         return *forms, repeats_of(inputs)
     leaves, structure = tree_flatten(inputs)
     repeats = repeats_of([leaf for leaf in leaves if isinstance(leaf, Tensor)])
@@ -185,11 +185,26 @@ def signature(inputs: tuple[Any, ...], device: str | None = None) -> object:
         str(structure),
         repeats,
         tuple(
-            (leaf.shape, leaf.dtype, device or leaf.device.type, leaf.stride())
+            (leaf.shape, leaf.dtype, device or leaf.device.type, _steps(leaf))
             if isinstance(leaf, Tensor)
             else (type(leaf), repr(leaf))
             for leaf in leaves
         ),
+    )
+
+
+def _steps(tensor: Tensor) -> tuple[object, ...]:
+    """Return the strides of a tensor; of an axis that is 1 long, only which others it lies outside of.
+
+    By that PyTorch tells whether an image of one channel has its channels last.
+    """
+    steps, shape = tensor.stride(), tensor.shape
+    if 1 not in shape:
+        return steps
+    ends = [end for step, size in zip(steps, shape, strict=True) for end in (step, step * size)]
+    return tuple(
+        step if size > 1 else tuple(step >= end for end in ends)
+        for step, size in zip(steps, shape, strict=True)
     )
 
 

@@ -19,13 +19,13 @@ from superopt.live.imported import is_library
 
 __all__ = [
     "ANY_NAME",
-    "EMPTY",
     "METHODS",
     "NEVER_CALLED",
     "OF_AUTOGRAD",
     "OF_EVERY_MODULE",
     "PLAIN",
     "RECORDS",
+    "UNFILLED",
     "are_kept",
     "bytes_of",
     "finds_attributes",
@@ -46,8 +46,8 @@ PLAIN = frozenset(
     | {torch.dtype, torch.device, torch.Size, slice, range}
 )
 _BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
-_EMPTY: dict[Any, Any] = {}
-_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+_NO_ITEMS: dict[Any, Any] = {}
+_VIEWS = (type(_NO_ITEMS.keys()), type(_NO_ITEMS.values()), type(_NO_ITEMS.items()))
 
 RECORDS = ("types", "argparse", "collections", "functools")
 """Modules of a library whose classes hold a user's data in attributes."""
@@ -80,7 +80,7 @@ OF_EVERY_MODULE = frozenset(
 )
 """The attributes by which nn.Module itself works."""
 
-EMPTY = object()
+UNFILLED = object()
 """What stands for the content of a slot that holds nothing."""
 
 
@@ -113,7 +113,7 @@ def slots_of(kind: type) -> dict[str, types.MemberDescriptorType]:
 
 
 def in_slots(slots: Iterable[types.MemberDescriptorType], holder: Any) -> tuple[Any, ...]:
-    """Return what an object holds in some slots, EMPTY for each that holds nothing."""
+    """Return what an object holds in some slots, UNFILLED for each that holds nothing."""
     return tuple(_in_slot(slot, holder) for slot in slots)
 
 
@@ -121,7 +121,7 @@ def _in_slot(slot: types.MemberDescriptorType, holder: Any) -> Any:
     try:
         return slot.__get__(holder)
     except AttributeError:
-        return EMPTY
+        return UNFILLED
 
 
 def object_of(value: Any) -> Any:

@@ -47,7 +47,7 @@ def is_library_module(value: Any) -> bool:
 
 
 def imported_by(code: types.CodeType, places: Mapping[str, Any]) -> list[str]:
-    """Return the modules, by name, that a code with these globals imports or takes by texts, parents first.
+    """Return the modules, by name, that a code with these globals imports, parents first, or takes by texts.
 
     Modules that nobody has imported so far are left out: the code has not run to its import.
     """

@@ -134,7 +134,7 @@ class Optimized:
         self._not_kept = ""  # why the original computes: nothing made of weights is kept any more
         self._open_axes = result.open_axes
         self._whole: Program | None = None  # the program as it was traced, not in parts
-        self._others = OtherSizes(result.regions, self._kernels, result.target, self._mind)
+        self._others = OtherSizes(result.regions, self._kernels, result.target, self._listen_to)
         configs = [config for one in result.regions if one.chosen for config in one.chosen.configs]
         self._modes = Modes(tf32=self._is_ours and in_tf32(configs))
         self._begin()
@@ -149,7 +149,7 @@ class Optimized:
             self._binding = Binding(function, traced, goals, self.target.torch_device)
             self._away = self._binding.traced is None
         for kernel in kernels.values():
-            self._mind(kernel)
+            self._listen_to(kernel)
         self.recalled: datetime | None = None  # when an identical call measured it; None: this one did
         self._told = False  # whether the log says that the original computes, and why
         self.elsewhere: dict[str, str] = {}  # inputs of other sizes that the original computes, and why
@@ -194,9 +194,8 @@ class Optimized:
     def _begin(self) -> None:
         """Forget all calls but calls like the first one, since the function's tensors have changed."""
         self._modes.mind_gradients(self.traced.minds_gradients)
-        self._programs: dict[object, Function] = {
-            signature(self.inputs, self.target.torch_device): self._chosen()
-        }
+        built = signature(self.inputs, self.target.torch_device)
+        self._programs: dict[object, Function] = {built: self._chosen()}
         self._calls = Calls()  # set last; other threads that are at work note what they make in the old one
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
@@ -326,7 +325,7 @@ class Optimized:
             binding.watch = watch  # set last: other threads read it first
             return watch
 
-    def _mind(self, kernel: Kernel) -> None:
+    def _listen_to(self, kernel: Kernel) -> None:
         """Be told when a kernel keeps nothing any more that is made of weights."""
         if isinstance(kernel, KeptKernel) and self.function is not None:
             kernel.kept.give_up_with(lambda why: self._keep_nothing(kernel, why))
@@ -443,7 +442,8 @@ class Optimized:
         if self._whole is None:
             whole = trace(self.function, *self.inputs, name=self._name, live=self.target.torch_device)
             self._whole = whole.program
-        if not same_program(found.program, self._whole):
+        alike = found.minds_gradients == self.traced.minds_gradients
+        if not alike or not same_program(found.program, self._whole):
             return (same_at_one(self.traced, found, inputs), True) if self._is_ours else (None, False)
         sizes = {region.graph.name: region.graph.sizes for region in found.program.regions}
         parts = [resized(plan.goal, sizes[region_name(plan.goal)]) for plan in self.regions]

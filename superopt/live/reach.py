@@ -27,13 +27,13 @@ from torch.nn.modules import module
 from superopt.codegen.forms import form
 from superopt.live.held import (
     ANY_NAME,
-    EMPTY,
     METHODS,
     NEVER_CALLED,
     OF_AUTOGRAD,
     OF_EVERY_MODULE,
     PLAIN,
     RECORDS,
+    UNFILLED,
     bytes_of,
     finds_attributes,
     in_context,
@@ -399,12 +399,12 @@ class _Walk:
     def _slots(self, value: Any, slots: Mapping[str, types.MemberDescriptorType]) -> None:
         """Follow what an object holds in slots, some of which may be filled only later."""
         held = dict(zip(slots, in_slots(slots.values(), value), strict=True))
-        filled = [name for name, one in held.items() if one is not EMPTY]
+        filled = [name for name, one in held.items() if one is not UNFILLED]
         self.found.facts.append(tuple(filled))
         if filled:
             self.found.picks.append((attrgetter(*filled, filled[0]), value))
         if len(filled) < len(slots):
-            empty = tuple(slot for name, slot in slots.items() if held[name] is EMPTY)
+            empty = tuple(slot for name, slot in slots.items() if held[name] is UNFILLED)
             self.found.picks.append((functools.partial(in_slots, empty), value))
         for name in filled:
             self.value(held[name])
@@ -435,7 +435,7 @@ class _Walk:
                 self._pick(vars(base), [one for one in vars(base) if self._may_be_used(base, one)])
 
     def _makers(self, kind: type) -> None:
-        """Follow what runs where objects of a class are made, beside what its own class has for that."""
+        """Follow what runs where objects of a class are made; `_class` follows its metaclass."""
         for base in kind.__mro__:
             if not is_library(base.__module__):
                 self._pick(vars(base), [one for one in _MAKERS if one in vars(base)])

@@ -78,6 +78,8 @@ def same_at_one(built: Traced, found: Traced, inputs: tuple[Any, ...]) -> Traced
         return None
     if built.input_names != found.input_names or built.constants.keys() != found.constants.keys():
         return None
+    if built.minds_gradients != found.minds_gradients:
+        return None
     everything = {axis: (0, sys.maxsize) for port in built.program.inputs for axis in port.axes}
     tensors = dict(zip(found.input_names, tensors_of(inputs), strict=True)) | found.constants
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}

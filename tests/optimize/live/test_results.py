@@ -191,6 +191,27 @@ def test_results_lie_in_memory_as_pytorchs_do(build, function: Callable[..., Any
     assert not watched.best.elsewhere
 
 
+def test_where_one_row_lies_in_others_makes_no_program_anew(build) -> None:
+    """Before: each length of the rows around it had a program of its own."""
+    watched = build(lambda x: (x * 2).tanh(), torch.randn(1, 1, 8))
+    for rows in range(2, 8):
+        watched.ours(torch.randn(1, rows, 8)[:, -1:])
+    assert len(watched.best._programs) <= 2
+
+
+def with_a_graph_for_many(x: Tensor) -> Tensor:
+    with torch.set_grad_enabled(len(x) > 8):
+        return 3 * x.tanh()
+
+
+def test_a_function_that_turns_gradients_on_at_other_sizes(build) -> None:
+    watched = build(with_a_graph_for_many, torch.randn(4, 8))
+    watched.ours(torch.randn(4, 8))
+    for rows in (12, 12, 4):
+        x = torch.randn(rows, 8, requires_grad=True)
+        assert watched.best(x).requires_grad == (rows > 8)
+
+
 def views(x: Tensor) -> Any:
     return x.t(), x[0], {"split": x.view(-1, 2, 4), "pieces": x.split(3, 1)}, (x * x).sum(-1), BIAS[2:], x.t()
 
