@@ -19,7 +19,8 @@ examples:
 
 The module has the kernels' sources, the function, a reference in plain PyTorch and a check. It takes the
 sizes at which the function is known to stay the same program, and refuses others. Kernels have no gradients:
-a tensor that needs them is taken under torch.no_grad() alone; the reference has them.
+a tensor that needs them is taken only under torch.no_grad(); the reference computes gradients. In C++, sums
+are added up as the largest of the sizes needs, which may cost some time at small ones.
 """
 
 

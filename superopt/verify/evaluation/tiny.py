@@ -136,7 +136,7 @@ def tiny_sizes(
         group = groups[axis]
         if group in places:
             continue
-        sums = multiplied.get(group, 0)  # two or three take no more positions than two choices of sizes have
+        sums = multiplied.get(group, 0)  # for up to three, the larger of `_SIZES` is enough
         least = 1 if guess else max(uses.gathered[group] + 1, sums if sums > max(_SIZES) else 1)
         tiny = max(least, _SIZES[0] if smallest else _SIZES[(len(places) + variant) % len(_SIZES)])
         whole = size <= (most if group in uses.joined else _SMALL)

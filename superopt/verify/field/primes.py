@@ -293,8 +293,8 @@ def choose_tower(
 ) -> tuple[tuple[int, ...], bool]:
     """Return a tower for some constants, drawn by a seed, and whether it suits all of them.
 
-    They are squares there where signs matter, and so are the numbers that are named as `squares`. Differences
-    between `integers` have signs of their own.
+    They are squares there where signs matter, and so are the numbers that are named as `squares`. No
+    residue stands for both a positive and a negative difference between `integers`.
     """
     towers = WITH_LOGARITHMS if logarithms else TOWERS
     if levels > len(towers[0]):

@@ -133,9 +133,8 @@ def _signature(opaque: OpaqueCall) -> str:
     made = [None if index is None else str(opaque.metas.get(index)) for index in call.outputs]
     # What is written into is also read under its other names, so there it counts which are the same.
     written = [[read.index(index) for index in (*call.mutated, *read)]] if call.mutated else []
-    elsewhere = (
-        f" in the memory of {id(opaque)}" if _reads_elsewhere(opaque) else ""
-    )  # equal to no other call
+    # A call that may read beyond its tensor is equal to no other call.
+    elsewhere = f" in the memory of {id(opaque)}" if _reads_elsewhere(opaque) else ""
     return f"{call.target} {arguments!r} -> {made} {written}{elsewhere}"
 
 
