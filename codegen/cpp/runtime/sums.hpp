@@ -72,13 +72,14 @@ __attribute__((noinline)) inline void add_block(float* block, float* sums, float
     });
 }
 
-// A row of sums, to which rows of terms are added at `at`; without `rests`, what is rounded away is lost.
+// A row of sums, to which rows of terms are added at `at`; without `rests`, what is rounded away is lost. A sum that has
+// rests is long, so that even a few terms of it are added up in a block.
 class Sums {
 public:
     float* const at;
 
     INLINE Sums(float* sums, float* rests, float* block, index_t count, index_t terms)
-        : at(terms > short_sum ? block : sums), sums_(sums), rests_(rests), count_(count) {
+        : at(rests || terms > short_sum ? block : sums), sums_(sums), rests_(rests), count_(count) {
         if (at != sums) fill(at, count, 0.0f);
     }
     // A row of terms was added.

@@ -116,6 +116,7 @@ LATER = {
     "columns": (COLUMNS.replace("m=20000 n=100", "m=64 n=8"), (2_000_000, 8), (0,)),
     "rows": (ROWS.replace("n=300000", "n=512"), (2, 8_000_000), (1,)),
     "everything": (EVERYTHING.replace("m=1500 n=2048", "m=8 n=8"), (3000, 2048), (0, 1)),
+    "in small tiles": (COLUMNS.replace("m=20000 n=100", "m=16 n=8"), (2_000_000, 8), (0,)),
 }
 
 
