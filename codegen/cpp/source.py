@@ -35,7 +35,7 @@ class CppSource:
     code: str
     arguments: tuple[Argument, ...]
     lined: tuple[Argument, ...] = ()  # strides that are 1 where memory lies as vectors run
-    sums: tuple[SumLimit, ...] = ()  # what was asked of the lengths of sums
+    sums: tuple[SumLimit, ...] = ()  # those whose lengths decide how the kernel is printed
 
 
 @dataclass(frozen=True, slots=True)

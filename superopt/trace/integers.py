@@ -33,7 +33,7 @@ class _Span:
 def check_holds(b: Builder, sym: Sym) -> None:
     """Refuse integers of a tensor that kernels would round, or of which PyTorch would drop the upper bits.
 
-    PyTorch has more than 2^24 of 64 bits as they are, such as a count of so many elements.
+    Kernels compute in float32; PyTorch counts more than 2^24 elements exactly, in 64 bits.
     """
     if sym.dtype.is_floating_point or sym.dtype == torch.bool or sym.value in b.stored:
         return

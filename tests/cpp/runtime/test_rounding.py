@@ -122,8 +122,8 @@ def test_quotients_in_fp32_are_those_of_a_division() -> None:
     assert torch.allclose(found[tiny], exact[tiny], rtol=2.0**-22, atol=2.0**-149)
 
 
-DETERMINANT = """
-graph determinant
+PRODUCTS = """
+graph products
 axes n={n}
 in a: f32[n]
 in b: f32[n]
@@ -131,22 +131,15 @@ in c: f32[n]
 in d: f32[n]
 p = mul(a, d)
 q = mul(b, c)
-s = sub(p, q)
+"""
+
+DETERMINANT = f"""{PRODUCTS}s = sub(p, q)
 r = sqrt(s)
 out y: f32[n] = s
 out z: f32[n] = r
 """
 
-OPPOSITE = """
-graph opposite
-axes n={n}
-in a: f32[n]
-in b: f32[n]
-in c: f32[n]
-in d: f32[n]
-p = mul(a, d)
-q = mul(b, c)
-m = neg(q)
+OPPOSITE = f"""{PRODUCTS}m = neg(q)
 s = add(m, p)
 g = silu(a)
 h = silu(b)
