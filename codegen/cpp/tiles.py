@@ -9,7 +9,7 @@ from superopt.codegen.cpp.config import CppConfig
 from superopt.codegen.cpp.names import Names
 from superopt.codegen.cpp.plan import VIEWS, make_plan
 from superopt.codegen.cpp.source import CPP_FLOATS, CPP_TYPES, Guard, Place, times
-from superopt.codegen.cpp.sums import LONG, SumLimit
+from superopt.codegen.cpp.sums import SumLimit, most_without_rest
 from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import Compute, KernelProgram, Move, Tensor
 from superopt.ir import Graph, Step, print_step, value_axes, value_names, window_axes
@@ -305,7 +305,8 @@ class Tiles:
         step = self.graph.step_at(value)
         if step.op == "max" or value not in self.plan.added or value in self.rescaled:
             return False
-        return self.has_more_terms(step, LONG)
+        at_once = prod(self.tiled.get(axis, self.lengths[axis]) for axis in step.axes)
+        return self.has_more_terms(step, most_without_rest(at_once))
 
     def rest(self, value: int) -> str:
         """Return the tile of what rounding took from a sum."""

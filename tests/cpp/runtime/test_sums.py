@@ -5,7 +5,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from superopt.codegen.cpp import CppMuGraph, default_config, emit, tiles
+from superopt.codegen.cpp import CppMuGraph, default_config, emit, sums
 from superopt.codegen.cpp.nests import nest
 from superopt.codegen.statements import lower_block
 from superopt.ir import Graph, fuse, parse_graph
@@ -132,6 +132,14 @@ def test_sums_that_become_long_later_are_as_accurate(name: str) -> None:
         assert name not in made.sources[0]  # short ones stay as fast
 
 
+@pytest.mark.parametrize("size", [16, 64])
+def test_sums_of_small_tiles_are_as_accurate_before_they_are_long(size: int) -> None:
+    made = kernel(COLUMNS.replace("m=20000 n=100", f"m={size} n=8"))
+    x = torch.full((16_000, 8), 0.1)
+    exact = x.double().sum(0)
+    assert ((made(x=x)["y"] - exact).abs() / exact).max() < 1e-6
+
+
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(graphs(), st.integers(0, 71))
@@ -140,5 +148,5 @@ def test_drawn_programs_in_blocks(graph: Graph, number: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nest, "BLOCKED", 1)
         patch.setattr(nest, "LONG", 1)
-        patch.setattr(tiles, "LONG", 1)
+        patch.setattr(sums, "BLOCKED", 1)
         check(graph, number, ("-O0",))
