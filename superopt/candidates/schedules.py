@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.candidates.candidate import Candidate, RegionCandidates
+from superopt.candidates.magnitudes import out_of_range
 from superopt.candidates.steady import cancelling
 from superopt.driver import Found
 from superopt.fate import Fate, Kind
@@ -85,7 +86,7 @@ def schedules(
 def _steady(
     goal: Graph, found: Sequence[Found], graphs: int, entering: Collection[str]
 ) -> tuple[list[Found], list[Dropped]]:
-    """Return the best graphs that round as the region does, and the original; and why others are left out."""
+    """Return the best graphs that round as the region does, in its range, and why others are left out."""
     tried: list[Found] = []
     dropped = []
     waiting = list(enumerate(found, 1))
@@ -93,6 +94,7 @@ def _steady(
         some, waiting = waiting[: graphs - len(tried)], waiting[graphs - len(tried) :]
         others = [one.graph for _, one in some if not one.is_original]
         faults = cancelling(goal, others, entering, seed=0) if others else {}
+        faults |= out_of_range(goal, [one for one in others if one not in faults], entering, seed=0)
         for number, one in some:
             if one.is_original or one.graph not in faults:
                 tried.append(one)
