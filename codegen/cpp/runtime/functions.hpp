@@ -146,7 +146,7 @@ inline Vec expm1(Vec x) {
     small = small * (rest * rest) + rest;
     const Vec power = floats(bits(shifted) << 23);
     const Vec made = small * power + (power - 1.0f);
-    return x > 88.0f ? exp(x) : made;
+    return copy_sign(x > 88.0f ? exp(x) : made, x);  // -0 stays -0
 }
 
 // Within 3 ulp.
@@ -158,8 +158,8 @@ inline Vec tanh(Vec x) {
     small = small * square + 1.33314422036e-1f;
     small = small * square - 3.33332819422e-1f;
     small = small * square * x + x;
-    const Vec large = copy_sign(1.0f - 2.0f / (1.0f + exp(2.0f * size)), x);
-    return size < 0.625f ? small : large;
+    const Vec large = 1.0f - 2.0f / (1.0f + exp(2.0f * size));
+    return copy_sign(size < 0.625f ? small : large, x);  // -0 stays -0
 }
 
 // Within 3 ulp (the coefficients are N. Juffa's).

@@ -97,6 +97,13 @@ def test_functions(library: ctypes.CDLL, name: str) -> None:
     check(library, name, torch.linspace(-2, 2, 50_001))
 
 
+@pytest.mark.parametrize("name", ULP)
+def test_zeros_keep_their_signs(library: ctypes.CDLL, name: str) -> None:
+    x = torch.tensor([0.0, -0.0])
+    made = apply(library, f"on_{name}", x, torch.float32)
+    assert made.signbit().tolist() == FLOAT64[name](x).signbit().tolist()
+
+
 def test_powers_of_two_are_exact(library: ctypes.CDLL) -> None:
     x = torch.arange(-155, 132).float()
     assert torch.equal(apply(library, "on_exp2", x, torch.float32), torch.exp2(x.double()).float())
