@@ -11,7 +11,7 @@ position, and how long it is along the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
@@ -65,6 +65,12 @@ class Tensor:
     dtype: str
     axes: tuple[str, ...]  # outermost first; each has a stride of its own at run time
     port: Port | None  # None for a value between kernels, which is laid out contiguously
+    is_read_later: bool = False  # whether kernels that run later read this result as a value between kernels
+
+    @property
+    def crosses(self) -> bool:
+        """Whether kernels that run later read it."""
+        return self.port is None or self.is_read_later
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +265,13 @@ def split_extents(split: Split, sizes: Mapping[str, int], multiple: int = 1) -> 
     return {**sizes, split.outer: max(-(-size // place), 1), split.inner: place}
 
 
+def _lies_as(result: Tensor, between: Tensor) -> bool:
+    """Whether a result lies in memory as a value between kernels does."""
+    assert result.port is not None
+    dims = tuple((axis,) for axis in between.axes)
+    return result.dtype == between.dtype and result.port.dims == dims and result.port.strides is None
+
+
 class _Lowering:
     """What one kernel's statements are made from."""
 
@@ -388,7 +401,12 @@ class _Lowering:
         outputs = [output.port for output in self.graph.outputs if output.value == value]
         found = [Tensor(value, port.name, port.dtype, port.axes, port) for port in outputs]
         if value in self.read_later:
-            found.append(self._between(value))
+            between = self._between(value)
+            same = next((one for one in found if _lies_as(one, between)), None)
+            if same is None:
+                found.append(between)
+            else:  # one tensor in memory serves both
+                found[found.index(same)] = replace(same, is_read_later=True)
         return found
 
     def _loaded_tensor(self, value: int) -> Tensor:

@@ -121,20 +121,23 @@ def multiplied_in(mugraph: MuGraph, rounds: Sequence[bool]) -> dict[int, Operand
 def with_rounding(mugraph: MuGraph, *, wide: bool = False) -> MuGraph:
     """Return a muGraph whose values between kernels have the dtypes of the policy.
 
-    With `wide` they stay in fp32, but for the products of a library, which are what the library makes.
+    With `wide` they stay in fp32, but for the products of a library, which are what the library makes, and
+    for what leaves in half precision: it is read as it leaves, and lies in memory once.
     """
     half = half_of(mugraph.graph)
     if half is None or len(mugraph.kernels) < 2:
         return replace(mugraph, rounded=())
     roles = Roles(mugraph.graph, {split.outer for split in mugraph.splits})
     read_later = {value for kernel in mugraph.kernels for value in mugraph.loads(kernel)}
+    leaving = {one.value for one in mugraph.graph.outputs if one.port.dtype == half}
     memory = {i: port.dtype for i, port in enumerate(mugraph.graph.inputs)}
     for kernel in mugraph.kernels:
         if isinstance(kernel, Call):
             memory |= _called(mugraph.graph, kernel, memory)
         else:
             for value in mugraph.stores(kernel):
-                memory[value] = half if not wide and roles.is_rounded(value) else "f32"
+                rounds = roles.is_rounded(value) and (value in leaving or not wide)
+                memory[value] = half if rounds else "f32"
     rounded = sorted((i, dtype) for i, dtype in memory.items() if i in read_later and dtype in HALVES)
     first = len(mugraph.graph.inputs)
     return replace(mugraph, rounded=tuple((i, dtype) for i, dtype in rounded if i >= first))

@@ -155,6 +155,7 @@ class _Made:
     shape: tuple[int, ...]
     value: int
     name: str | None
+    crosses: bool  # whether later kernels read it
     bytes: int
     empty: Callable[[], TorchTensor]  # makes memory for one
 
@@ -186,9 +187,9 @@ class _Launch:
             for one in made:
                 tensor = one.empty()
                 addresses.append(tensor.data_ptr())
-                if one.name is None:
+                if one.crosses:
                     values[one.value] = tensor
-                else:
+                if one.name is not None:
                     results[one.name] = tensor
             call(*addresses)
 
@@ -319,6 +320,7 @@ class CppMuGraph:
         places = {at: (at, 0) for at in range(first)}
         places |= {value: (first + len(results), offset) for value, offset in behind.items()}
         named = {name: (first + at, 0) for at, name in enumerate(self.outputs)}
+        places |= {one.value: named[name] for name, one in leaving.items() if one.crosses}
         links = [
             replace(
                 launch.link,
@@ -411,8 +413,8 @@ class CppMuGraph:
                 name = tensor.name if tensor.port else None
                 dtype = _DTYPES[tensor.dtype]
                 size = prod(shape) * dtype.itemsize
-                made.append(_Made(shape, tensor.value, name, size, _memory(shape, dtype)))
-                if name is None:
+                made.append(_Made(shape, tensor.value, name, tensor.crosses, size, _memory(shape, dtype)))
+                if tensor.crosses:
                     strides[tensor.value] = contiguous_strides(shape)
             reads = [strides[value] for value in kernel.reads]
             stores = [contiguous_strides(one.shape) for one in made]

@@ -109,9 +109,9 @@ class Launcher:
 
     def keep(self, tensor: Tensor, held: Held) -> None:
         """Note what a kernel has written: a value between kernels, or a result."""
-        if tensor.port is None:
+        if tensor.crosses:
             self.held[tensor.value] = held
-        else:
+        if tensor.port is not None:
             self.results[tensor.name] = left_text(held.variable, held.axes, tensor.port, self.sizes)
 
     def call(self, kernel: Call, *, ordered: bool) -> None:

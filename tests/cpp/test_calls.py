@@ -66,6 +66,66 @@ def test_a_product_that_leaves_is_not_copied() -> None:
     assert not any(one._is_view() for one in made.values())
 
 
+LEFT = """
+graph left
+axes m=64 k=48 n=96
+in x: bf16[m, k]
+in w: bf16[k, n]
+in v: bf16[n, k]
+{rounded}
+kernel grid[m, n]
+  loop[k]
+    t3 += contract[k](x, w)
+  t4 = tanh(t3)
+kernel {second}
+  loop[n]
+    t5 += contract[n](t4, v)
+out hidden: {hidden} = t4
+out y: f32[m, k] = t5
+"""
+
+
+@pytest.mark.parametrize(
+    ("hidden", "rounded", "between"),
+    [
+        ("bf16[m, n]", "round t4 to bf16", 0),
+        ("f32[m, n]", "", 0),
+        ("bf16[m, n]", "", 4),
+        ("bf16[n, m]", "round t4 to bf16", 2),
+        ("bf16[(m n)]", "round t4 to bf16", 2),
+        ("bf16[m, n, 1]", "round t4 to bf16", 2),
+    ],
+)
+def test_a_result_that_later_kernels_read_lies_in_memory_once(
+    hidden: str, rounded: str, between: int
+) -> None:
+    torch.manual_seed(0)
+    x, w, v = (torch.randn(shape).bfloat16() for shape in ((64, 48), (48, 96), (96, 48)))
+    text = LEFT.format(hidden=hidden, rounded=rounded, second="grid[m, k]").replace("\n\n", "\n")
+    run = CppMuGraph(parse_mugraph(text), flags=("-O1",))
+    for _ in range(2):
+        made = run(x=x, w=w, v=v)
+    t4 = (x.float() @ w.float()).tanh()
+    left = t4.t() if hidden == "bf16[n, m]" else t4
+    torch.testing.assert_close(
+        made["hidden"].flatten(), left.to(made["hidden"].dtype).flatten(), rtol=0.02, atol=0.02
+    )
+    read = made["hidden"].float() if not between else t4.bfloat16().float() if rounded else t4
+    torch.testing.assert_close(made["y"], read @ v.float(), rtol=1e-2, atol=1e-2)
+    taken = sum(one.nbytes for one in made.values()) + between * 64 * 96
+    assert peak_bytes(lambda: run(x=x, w=w, v=v)) == taken
+
+
+def test_a_library_reads_a_result() -> None:
+    text = LEFT.format(hidden="f32[m, n]", rounded="", second="call").replace("  loop[n]\n  ", "")
+    text = (
+        text.replace("+=", "=").replace("  loop[k]\n    t3 =", "  loop[k]\n    t3 +=").replace("\n\n", "\n")
+    )
+    x, w, v = (torch.randn(shape).bfloat16() for shape in ((64, 48), (48, 96), (96, 48)))
+    made = CppMuGraph(parse_mugraph(text), flags=("-O1",))(x=x, w=w, v=v)
+    torch.testing.assert_close(made["y"], made["hidden"] @ v.float(), rtol=1e-3, atol=1e-3)
+
+
 def test_an_input_that_leaves() -> None:
     text = """
 graph same

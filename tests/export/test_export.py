@@ -104,6 +104,16 @@ def test_several_kernels_a_call_and_several_outputs(written, runs, target, dtype
     assert "torch.randn(n, k)" in text  # w lies transposed, as it was
 
 
+@pytest.mark.parametrize(("target", "dtype"), [("cpu", "f32"), ("cpu", "bf16"), ("cuda:90", "f32")])
+def test_a_result_that_a_later_kernel_reads_is_stored_once(written, runs, target, dtype) -> None:
+    text = TWO_OUTPUTS.format(dtype=dtype)
+    if dtype == "bf16":
+        text = text.replace("kernel grid[m]\n", "round t3 to bf16\nkernel grid[m]\n")
+    module = export_module(written(text, target))
+    assert module.count("torch.empty(") == 2
+    assert "fine" in runs(module)
+
+
 SPLIT = """
 graph split
 axes m=4 k_part=4 k_at=18 n=48 k=70

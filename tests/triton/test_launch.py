@@ -78,6 +78,31 @@ def test_the_first_launch_compiles_and_later_ones_do_not(recorded):
     assert launches[0][1][3] is launches[1][1][0]  # what one kernel leaves, the next one reads
 
 
+def test_a_later_kernel_reads_a_result_where_it_lies(recorded):
+    _, launches = recorded
+    text = """
+graph left
+axes m=16 k=16 n=32
+in x: f16[m, k]
+in w: f16[k, n]
+round t2 to f16
+kernel grid[m, n]
+  loop[k]
+    t2 += contract[k](x, w)
+kernel grid[m, n]
+  t3 = relu(t2)
+out hidden: f16[m, n] = t2
+out y: f16[m, n] = t3
+"""
+    built = TritonMuGraph(parse_mugraph(text))
+    tensors = {"x": torch.zeros(16, 16).half(), "w": torch.zeros(16, 32).half()}
+    built(**tensors)
+    made = built(**tensors)
+    given = [[one for one in arguments if isinstance(one, torch.Tensor)] for _, arguments in launches]
+    assert [len(one) for one in given] == [3, 2]
+    assert given[0][2] is given[1][0] is made["hidden"]
+
+
 def built_grids(built):
     sizes = built.extents(built.graph.sizes)
     return [built.source(at, sizes).programs(sizes) for at in range(len(built.programs))]

@@ -271,9 +271,9 @@ class _Preparation:
                 raise UnsupportedError(f"{source.name}: not for {self.device}: {refused}")
             self.actions.append(self._launched(number, source, grid, held))
         for tensor in program.stores:
-            if tensor.port is None:
+            if tensor.crosses:
                 self.memory[tensor.value] = written[tensor.name]
-            elif tensor.name not in self.results:
+            if tensor.port is not None and tensor.name not in self.results:
                 self._leave(tensor.port, written[tensor.name])
 
     def _plain(self, source: TritonSource, held: Mapping[str, _Memory]) -> frozenset[str]:

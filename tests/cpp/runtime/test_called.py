@@ -109,8 +109,8 @@ def test_without_a_compiler_for_them_kernels_are_called_by_ctypes(
 
 def _launch(reads: list[int], made: dict[int, int], leaves: int) -> Any:
     """Return what a kernel reads and makes, in bytes by value; and a result that leaves."""
-    results = [_Made((size,), value, None, size, torch.Tensor) for value, size in made.items()]
-    leaving = _Made((4,), leaves, f"out{leaves}", 4, torch.Tensor)
+    results = [_Made((size,), value, None, True, size, torch.Tensor) for value, size in made.items()]
+    leaving = _Made((4,), leaves, f"out{leaves}", False, 4, torch.Tensor)
     return SimpleNamespace(kernel=SimpleNamespace(reads=tuple(reads)), made=[leaving, *results])
 
 
