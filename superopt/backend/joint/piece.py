@@ -154,17 +154,16 @@ def _is_cheap(node: fx.Node) -> bool:
 
 
 def _follow(members: set[fx.Node], order: Mapping[fx.Node, int]) -> None:
-    """Add what is computed of the piece's results, of constants, and of nothing else."""
+    """Add what is computed of the piece's results, of constants and of masks of what enters, alone."""
+    entering = {read for one in members for read in one.all_input_nodes} - members
     pending = sorted({user for one in members for user in one.users} - members, key=order.__getitem__)
     while pending:
         node = pending.pop(0)
-        constants = {
-            one for one in node.all_input_nodes if one.op == "call_function" and not one.all_input_nodes
+        made = {
+            one
+            for one in node.all_input_nodes
+            if one.op == "call_function" and _is_cheap(one) and entering.issuperset(one.all_input_nodes)
         }
-        if (
-            node.op == "call_function"
-            and node not in members
-            and members | constants >= set(node.all_input_nodes)
-        ):
-            members |= {node, *constants}
+        if node.op == "call_function" and node not in members and members | made >= set(node.all_input_nodes):
+            members |= {node, *made}
             pending += sorted(node.users, key=order.__getitem__)

@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.turns.products import Matrices, OwnProduct
+from superopt.backend.joint.turns.skipped import counting
 from superopt.backend.joint.turns.stages import Between, Multiply, staged
 from superopt.backend.joint.turns.tiling import Tiling
 from superopt.candidates.sizes import resized
@@ -24,6 +25,9 @@ _TIMES = 3  # that a product is timed
 _FEW_TURNS = 2  # for which no copy of an operand is kept in the dtype of products
 _MOST_CODE = 32
 _FACTOR = "factor "  # before the name of an input, as products read it
+
+_Place = range | Tensor
+"""The positions of a turn: one after another, or here and there."""
 
 _CODE: dict[object, Callable[..., Any]] = {}
 """What Inductor made of graphs between products, by all that it depends on."""
@@ -47,6 +51,7 @@ class TiledKernel:
     ) -> None:
         self.tiling, self.rows, self.dtype = tiling, rows, dtype
         self.stages = staged(tiling, last=last)
+        self._counting = counting(tiling)
         self._code = dict[tuple[Any, ...], Callable[..., Any]]()
         self._own = dict[str, OwnProduct | None].fromkeys(own)  # products that are not left to the library
 
@@ -61,10 +66,10 @@ class TiledKernel:
             neutral = -inf if one.op == "maximum" else 0.0
             whole[one.port.name] = _empty(goal, one.port, given).fill_(neutral)
         shared = self._shared()
-        size = goal.sizes[tiling.axis]
-        for start in range(0, size, self.rows):
-            rows = min(self.rows, size - start)
-            self._turn(start, rows, self._tensors(start, rows, {**known, **whole}, shared), whole)
+        for number, place in enumerate(self._places(known, whole)):
+            tensors = self._tensors(place, {**known, **whole}, shared)
+            self._turn(len(place), tensors, whole, again=number > 0)
+            self._put_back(place, tensors, whole)
         del shared
         return {**_computed(tiling.after, {**known, **whole}), **{name: whole[name] for name in tiling.rows}}
 
@@ -75,8 +80,8 @@ class TiledKernel:
         wholes = [one.port for one in goal.outputs if one.port.name in tiling.rows]
         known |= {port.name: _empty(goal, port, given) for port in wholes}
         known |= {one.port.name: _empty(goal, one.port, given).zero_() for one in tiling.products}
-        rows = min(self.rows, goal.sizes[tiling.axis])
-        tensors = self._tensors(0, rows, known, [one.fill_(1.0) for one in self._shared()])
+        place = range(min(self.rows, goal.sizes[tiling.axis]))
+        tensors = self._tensors(place, known, [one.fill_(1.0) for one in self._shared()])
         taken = dict[str, float]()
         for step in self.stages.steps:
             if isinstance(step, Multiply):
@@ -126,29 +131,57 @@ class TiledKernel:
         sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}  # a turn's are those of the whole
         return [torch.empty(count, dtype=self.dtype) for count in self.stages.sizes_at(sizes)]
 
+    def _places(self, known: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> list[_Place]:
+        """Return the positions of each turn; where some need none, the results hold their zeros."""
+        size, rows = self.tiling.goal.sizes[self.tiling.axis], self.rows
+        all_of_them: list[_Place] = [range(at, min(at + rows, size)) for at in range(0, size, rows)]
+        if self._counting is None:
+            return all_of_them
+        [counts] = _computed(self._counting, known).values()
+        first, rest = (counts != 0).nonzero().flatten(), (counts == 0).nonzero().flatten()
+        turns = -(-len(first) // rows)
+        if turns >= len(all_of_them):
+            return all_of_them
+        for name in (*self.tiling.rows, *(one.port.name for one in self.tiling.products if not turns)):
+            whole[name].zero_()
+        # Others fill the last turn, so that its code is that of all turns.
+        return list(torch.cat([first, rest])[: turns * rows].split(rows)) if turns else []
+
+    def _put_back(self, place: _Place, tensors: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> None:
+        """Put the rows that a turn made of positions here and there where they belong."""
+        if isinstance(place, range):  # it wrote them there
+            return
+        for one in self.tiling.turn.outputs:
+            if (name := one.port.name) in self.tiling.rows:
+                self._apart(one.port, whole[name]).index_copy_(
+                    one.port.axes.index(self.tiling.axis), place, tensors[name]
+                )
+
     def _tensors(
-        self, start: int, rows: int, known: Mapping[str, Tensor], shared: Sequence[Tensor]
+        self, place: _Place, known: Mapping[str, Tensor], shared: Sequence[Tensor]
     ) -> dict[str, Tensor]:
         """Return the tensors of a turn, with a dimension for each axis."""
         tiling, stages = self.tiling, self.stages
-        sizes = {**tiling.turn.sizes, tiling.axis: rows}
+        sizes = {**tiling.turn.sizes, tiling.axis: len(place)}
         ports = [*tiling.turn.inputs, *(one.port for one in tiling.products)]
         ports += [one.port for one in tiling.turn.outputs if one.port.name in tiling.rows]
-        tensors = {port.name: self._part(port, known[port.name], start, rows) for port in ports}
+        tensors = {port.name: self._part(port, known[port.name], place) for port in ports}
         for port in tiling.turn.inputs:
             if (name := f"{_FACTOR}{port.name}") in known:
-                tensors[name] = self._part(port, known[name], start, rows)
-        for name, place in stages.places.items():
+                tensors[name] = self._part(port, known[name], place)
+        for name, number in stages.places.items():
             shape = [sizes[axis] for axis in stages.axes[name]]
-            tensors[name] = shared[place][: prod(shape)].view(shape)
+            tensors[name] = shared[number][: prod(shape)].view(shape)
         return tensors
 
-    def _turn(self, start: int, rows: int, tensors: dict[str, Tensor], whole: Mapping[str, Tensor]) -> None:
+    def _turn(
+        self, rows: int, tensors: dict[str, Tensor], whole: Mapping[str, Tensor], *, again: bool
+    ) -> None:
         """Compute what is made of some positions, and put it where it belongs."""
         sums = {one.port.name: one for one in self.tiling.sums}
         for step in self.stages.steps:
             if isinstance(step, Multiply):
-                self._multiply(step, tensors, again=step.adds and start > 0)
+                self._multiply(step, tensors, again=step.adds and again)
                 continue
             for name, made in self._between(step, rows, tensors).items():
                 if name in self.tiling.rows:
@@ -171,11 +204,19 @@ class TiledKernel:
             self._own[name] = OwnProduct(matrices)
         matrices.multiply(self._own.get(name), again=again)
 
-    def _part(self, port: Port, tensor: Tensor, start: int, rows: int) -> Tensor:
+    def _part(self, port: Port, tensor: Tensor, place: _Place) -> Tensor:
         """Return the part of a tensor that one turn reads or writes, a dimension for each axis."""
-        sizes, axis = self.tiling.goal.sizes, self.tiling.axis
-        apart = tensor.reshape([sizes[one] for one in port.axes])
-        return apart.narrow(port.axes.index(axis), start, rows) if axis in port.axes else apart
+        apart = self._apart(port, tensor)
+        if self.tiling.axis not in port.axes:
+            return apart
+        axis = port.axes.index(self.tiling.axis)
+        if isinstance(place, range):
+            return apart.narrow(axis, place.start, len(place))
+        return apart.index_select(axis, place)
+
+    def _apart(self, port: Port, tensor: Tensor) -> Tensor:
+        """Return a tensor with a dimension for each axis."""
+        return tensor.reshape([self.tiling.goal.sizes[one] for one in port.axes])
 
     def _between(self, step: Between, rows: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute what lies between products; return what does not lie in shared memory."""
