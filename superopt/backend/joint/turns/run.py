@@ -15,7 +15,7 @@ from superopt.backend.joint.turns.skipped import counting
 from superopt.backend.joint.turns.stages import Between, Multiply, staged
 from superopt.backend.joint.turns.tiling import Tiling
 from superopt.candidates.sizes import resized
-from superopt.ir import Graph, Port, Step, print_graph
+from superopt.ir import REDUCTIONS, Graph, Port, Step, print_graph
 from superopt.rivals.inductor import alone, compiled_by_inductor
 from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
 
@@ -97,6 +97,14 @@ class TiledKernel:
             for step in self.stages.steps
             if isinstance(step, Multiply) and not step.adds and not step.batch
         }
+
+    @property
+    def reduces(self) -> bool:
+        """Whether what lies between products is reduced along other axes than that of the turns."""
+        steps = (
+            one for stage in self.stages.steps if isinstance(stage, Between) for one in stage.graph.steps
+        )
+        return any(one.op in REDUCTIONS and self.tiling.axis not in one.axes for one in steps)
 
     def shared_bytes(self, rows: int) -> int:
         """Return the bytes that turns of so many positions share."""
