@@ -10,7 +10,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "making $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
 	@echo "installing PyTorch and the rest into $(VENV); this takes some minutes once ..."
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-compile -c constraints.txt -e ".[dev]"
 	touch $@
 
 demo: setup

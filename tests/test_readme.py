@@ -17,7 +17,7 @@ WALKS = ROOT / "docs" / "extend"
 
 READ = tuple(page for page in PAGES if WALKS not in page.parents)
 STEADY = [one for page in READ for one in blocks(page) if one.output and not one.varies]
-QUICK = ("README", "quick-start")
+QUICK = ("README",)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,16 @@ def assigned(module: nn.Module) -> None:
     module.load_state_dict(state, assign=True)
 
 
-@pytest.mark.parametrize("change", [replaced, other_data, in_place, assigned, nn.Module.train])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(replaced, marks=pytest.mark.slow),
+        other_data,
+        pytest.param(in_place, marks=pytest.mark.slow),
+        assigned,
+        nn.Module.train,
+    ],
+)
 def test_changes_of_a_compiled_module(taken: list[Decision], change) -> None:
     module, host = block(), Host()
     compiled = torch.compile(module, backend=host)

@@ -104,9 +104,16 @@ CHANGES: list[Callable[[Scores], object]] = [
     lambda module: module.load_state_dict({k: v * 3 for k, v in module.state_dict().items()}, assign=True),
     lambda module: module.layers[0].bias.detach().numpy().fill(7),
 ]
+_QUICK = (1, 4, 6, 7)
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=map(str, range(len(CHANGES))))
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(one, id=str(at), marks=[] if at in _QUICK else [pytest.mark.slow])
+        for at, one in enumerate(CHANGES)
+    ],
+)
 @torch.no_grad()
 def test_a_change_is_seen(compiled, change: Callable[[Scores], object]) -> None:
     module, run, x = compiled

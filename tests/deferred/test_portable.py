@@ -50,8 +50,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize(("function", "inputs"), CASES, ids=[one.__name__ for one, _ in CASES])
+@pytest.mark.parametrize(
+    ("function", "inputs", "dynamic"),
+    [
+        pytest.param(*case, dynamic, id=f"{case[0].__name__}-{dynamic}", marks=[pytest.mark.slow] * slow)
+        for case in CASES
+        for dynamic in (False, True)
+        for slow in [dynamic and case[0] not in (mlp, attention)]
+    ],
+)
 def test_what_is_read_is_the_same_region(
     function: Callable[..., Any], inputs: tuple[Any, ...], dynamic: bool, regions: Regions
 ) -> None:
@@ -118,13 +125,11 @@ DAMAGE: list[tuple[tuple[Any, ...], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("path", "value"), DAMAGE, ids=[f"{'.'.join(map(str, p))}-{at}" for at, (p, _) in enumerate(DAMAGE)]
-)
-def test_damaged_data_are_refused(path: tuple[Any, ...], value: Any, region: Region) -> None:
+def test_damaged_data_are_refused(region: Region) -> None:
     data = data_of(region.subgraph)
-    with pytest.raises(CheckpointError, match="it is no region"):
-        region_from(changed(data, path, value), pick_target("cpu"), ledger())
+    for path, value in DAMAGE:
+        with pytest.raises(CheckpointError, match="it is no region"):
+            region_from(changed(data, path, value), pick_target("cpu"), ledger())
 
 
 def test_what_has_no_form_as_data_is_not_queued(region: Region) -> None:

@@ -51,7 +51,7 @@ def with_candidate(result: Result, **changes: object) -> Result:
     ("target", "dtype", "candidate"),
     [
         (*CPU, "fused"),
-        (*CUDA, "fused"),
+        pytest.param(*CUDA, "fused", marks=pytest.mark.slow),
         pytest.param(*CUDA, "library", marks=pytest.mark.slow),
         pytest.param(*CPU, "library", marks=pytest.mark.slow),
         pytest.param("cuda:90", "f32", "fused", marks=pytest.mark.slow),

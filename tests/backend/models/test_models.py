@@ -23,7 +23,7 @@ from superopt.bench.zoo import MODELS, Sizes, build, inputs_of
 TINY = Sizes(
     width=32, inner=64, heads=4, kv_heads=2, layers=1, vocabulary=64, rows=2, tokens=8, image=32, patch=8
 )
-FAST = ("llama", "gpt2", "convnext")
+FAST = ("llama", "convnext")
 LEARNING = ("llama", "gpt2", "bert", "vit")
 GROWING = ("llama", "qwen3", "mistral", "gpt2")
 OPTIONS: dict[str, Any] = {"cache": False, "inductor": {"fx_graph_cache": False}}

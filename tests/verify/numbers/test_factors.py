@@ -65,7 +65,7 @@ def test_a_multiple_of_a_positive_number_is_positive_in_every_field(name: str) -
     def never(x: torch.Tensor, y: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.where(one(x, y) > 0, b, b * 2)
 
-    for seed in range(5):
+    for seed in range(3):
         assert not equivalent(first, never, *_inputs(), floats=False, seed=seed).equal, seed
 
 
