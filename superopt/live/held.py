@@ -73,7 +73,7 @@ NEVER_CALLED = frozenset(
 """Methods that nothing calls on an object that a function has."""
 
 OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad_fn"})
-"""What code asks that goes by whether a tensor wants gradients; PyTorch computes the same in any case."""
+"""Attributes that tell whether a tensor requires gradients; what PyTorch computes does not depend on them."""
 
 OF_EVERY_MODULE = frozenset(
     {"_parameters", "_buffers", "_modules"} | {one for one in vars(nn.Module()) if "_hooks" in one}

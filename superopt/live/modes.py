@@ -12,7 +12,7 @@ from superopt.targets.tf32 import is_tf32
 __all__ = ["Modes"]
 
 _WANTED = "gradients are wanted (they are not under torch.no_grad())"
-_MINDED = "a tensor wants gradients, and the function is another one for such tensors"
+_ASKED = "a tensor requires gradients, and the function does something else for such tensors"
 
 
 class Modes:
@@ -33,10 +33,10 @@ class Modes:
         self._dtype: Callable[[], object] = torch.get_default_dtype
         self._built = _default_device(), torch.get_default_dtype()
 
-    def mind_gradients(self, minds: bool) -> None:
-        """Say whether a function is another one for tensors that want gradients, even where these are off."""
-        self.gradients = _always if minds else torch.is_grad_enabled
-        self.why_gradients = _MINDED if minds else _WANTED
+    def look_at_requires_grad(self, *, always: bool) -> None:
+        """Say whether tensors that require gradients go to the original even where gradients are off."""
+        self.gradients = _always if always else torch.is_grad_enabled
+        self.why_gradients = _ASKED if always else _WANTED
 
     def others(self) -> bool:
         """Whether something looks on that must see PyTorch's own operators, or that changes what they do.

@@ -193,7 +193,7 @@ class Optimized:
 
     def _begin(self) -> None:
         """Forget all calls but calls like the first one, since the function's tensors have changed."""
-        self._modes.mind_gradients(self.traced.minds_gradients)
+        self._modes.look_at_requires_grad(always=self.traced.depends_on_requires_grad)
         built = signature(self.inputs, self.target.torch_device)
         self._programs: dict[object, Function] = {built: self._chosen()}
         self._calls = Calls()  # set last; other threads that are at work note what they make in the old one
@@ -442,7 +442,7 @@ class Optimized:
         if self._whole is None:
             whole = trace(self.function, *self.inputs, name=self._name, live=self.target.torch_device)
             self._whole = whole.program
-        alike = found.minds_gradients == self.traced.minds_gradients
+        alike = found.depends_on_requires_grad == self.traced.depends_on_requires_grad
         if not alike or not same_program(found.program, self._whole):
             return (same_at_one(self.traced, found, inputs), True) if self._is_ours else (None, False)
         sizes = {region.graph.name: region.graph.sizes for region in found.program.regions}

@@ -78,7 +78,7 @@ def same_at_one(built: Traced, found: Traced, inputs: tuple[Any, ...]) -> Traced
         return None
     if built.input_names != found.input_names or built.constants.keys() != found.constants.keys():
         return None
-    if built.minds_gradients != found.minds_gradients:
+    if built.depends_on_requires_grad != found.depends_on_requires_grad:
         return None
     everything = {axis: (0, sys.maxsize) for port in built.program.inputs for axis in port.axes}
     tensors = dict(zip(found.input_names, tensors_of(inputs), strict=True)) | found.constants

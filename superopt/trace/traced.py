@@ -45,8 +45,8 @@ class Traced:
     # others in memory where it is not that of the tensor; by position.
     views: dict[int, View] = field(default_factory=dict)
     orders: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    # Whether it is another one for tensors that want gradients, even where these are off.
-    minds_gradients: bool = False
+    # Whether the function does something else for tensors that require gradients, even under no_grad.
+    depends_on_requires_grad: bool = False
 
     @property
     def graph(self) -> Graph:
@@ -228,5 +228,5 @@ def trace(
         digest_of(tape),
         views,
         {} if live is None else orders_of(kept),
-        minds_gradients=tape.minds_gradients,
+        depends_on_requires_grad=tape.depends_on_requires_grad,
     )

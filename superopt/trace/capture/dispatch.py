@@ -275,7 +275,7 @@ class _Functions(TorchFunctionMode):
                 " call it where they are on, or within torch.enable_grad()"
             )
         devices = self.recorder.devices
-        self.recorder.gradients.hear(func, args)
+        self.recorder.gradients.note_question(func, args)
         told = devices.answer(func, args)
         if told is not NotImplemented:
             return told

@@ -259,7 +259,7 @@ class Recorder:
             tuple(self.tables),
             tuple({id(tensor): tensor for tensor in self.read}.values()),
             memory=self._memory_of(result),
-            minds_gradients=self.gradients.matter(refs(returned)),
+            depends_on_requires_grad=self.gradients.decide(refs(returned)),
         )
 
     def _memory_of(self, result: Any) -> dict[int, int]:

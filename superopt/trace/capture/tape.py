@@ -101,8 +101,8 @@ class Tape:
     rewritten: bool = False  # the calls are not those of the function, but of one that computes the same
     # In which memory PyTorch has each result, by its position: 0 is memory that the function did not make.
     memory: dict[int, int] = field(default_factory=dict)
-    # Whether it is another one for tensors that want gradients, even where these are off.
-    minds_gradients: bool = False
+    # Whether the function does something else for tensors that require gradients, even under no_grad.
+    depends_on_requires_grad: bool = False
 
 
 @cache
