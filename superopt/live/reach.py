@@ -25,31 +25,34 @@ from torch import Tensor, nn
 from torch.nn.modules import module
 
 from superopt.codegen.forms import form
-from superopt.live.held import (
-    ANY_NAME,
+from superopt.live.classes import (
+    AUTOGRAD_NAMES,
+    DYNAMIC_LOOKUPS,
     METHODS,
     NEVER_CALLED,
-    OF_AUTOGRAD,
     OF_EVERY_MODULE,
-    PLAIN,
     RECORDS,
+    has_own_lookup,
+    is_all_attributes,
+    names_of_methods,
+)
+from superopt.live.contents import (
+    PLAIN,
     UNFILLED,
+    Same,
     bytes_of,
-    finds_attributes,
     in_context,
     in_slots,
     in_thread,
-    is_described,
-    names_of_methods,
-    object_of,
+    names_taken_by,
+    owner_of,
     parts_of,
     results_of,
     slots_of,
-    taken_by,
 )
 from superopt.live.imported import PLACES, imported_by, is_library, is_library_module, words_for_globals
 
-__all__ = ["Reached", "Same", "reach"]
+__all__ = ["Reached", "reach"]
 
 _CONTENTS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -62,21 +65,6 @@ _of_autograd = attrgetter("requires_grad", "is_leaf")
 _MOST = 20_000  # objects that are followed
 _LONG = 1_000  # items of a list or a dict: longer ones are not looked into
 _SMALL = 64  # elements of an array of numpy's whose contents are watched
-
-
-class Same:
-    """An object as a fact: equal to nothing but itself."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
 
 
 Getter = Callable[[Any], tuple[Any, ...]]
@@ -166,7 +154,7 @@ class _Walk:
         attributes = getattr(tensor, "__dict__", None)
         if isinstance(attributes, dict):
             self._held_by_name(attributes)
-        if not OF_AUTOGRAD.isdisjoint(self.followed):
+        if not AUTOGRAD_NAMES.isdisjoint(self.followed):
             self.found.facts.append(_of_autograd(tensor))
             self.found.picks.append((_of_autograd, tensor))
         if "grad" in self.followed and tensor.is_leaf:
@@ -190,7 +178,7 @@ class _Walk:
                 self.value(one)
         elif isinstance(value, attrgetter | methodcaller):
             facts.append(kind)
-            names, held = taken_by(value)
+            names, held = names_taken_by(value)
             self.names.update(names)
             self.value(held)
         elif isinstance(value, functools._lru_cache_wrapper):
@@ -208,7 +196,7 @@ class _Walk:
         elif isinstance(value, types.BuiltinFunctionType) and value in _MODES.values():
             facts.append(Same(value))
             self.found.modes.add(value)
-        elif (owner := object_of(value)) is not None:
+        elif (owner := owner_of(value)) is not None:
             facts.append((kind, getattr(value, "__name__", "")))
             self.value(owner)
         elif (read := bytes_of(value)) is not None:
@@ -272,7 +260,7 @@ class _Walk:
         own = {*code.co_names, *(words or ())}
         self.names |= own
         self.found.modes |= {_MODES[one] for one in own if one in _MODES}
-        if not ANY_NAME.isdisjoint(own):
+        if not DYNAMIC_LOOKUPS.isdisjoint(own):
             self.by_any_name = True
         if words != ():
             self.found.sized.append(places)  # the global may come later
@@ -298,14 +286,20 @@ class _Walk:
         for name in names:
             self.value(holder[name])
 
+    def _is_too_long(self, value: Any) -> bool:
+        """Whether a container is too long to be looked into; if so, only its length is watched."""
+        if len(value) <= _LONG:
+            return False
+        self.found.sized.append(value)
+        self.found.facts.append((Same(value), len(value)))
+        return True
+
     def _dict(self, value: Mapping[Any, Any]) -> None:
         if not value:
             self.found.facts.append((type(value), 0))
             self.found.empty.append(value)
             return
-        if len(value) > _LONG:
-            self.found.sized.append(value)
-            self.found.facts.append((Same(value), len(value)))
+        if self._is_too_long(value):
             return
         self.found.facts.append((type(value), len(value)))
         self.found.items += [value, value.values()]
@@ -314,9 +308,7 @@ class _Walk:
             self.value(item)
 
     def _sequence(self, value: Any) -> None:
-        if len(value) > _LONG:
-            self.found.sized.append(value)
-            self.found.facts.append((Same(value), len(value)))
+        if self._is_too_long(value):
             return
         self.found.facts.append((type(value), len(value)))
         if not isinstance(value, tuple | frozenset):
@@ -335,9 +327,7 @@ class _Walk:
 
     def _bytes(self, value: Any, read: Callable[[], bytes]) -> None:
         """Follow an array of Python's own."""
-        if len(value) > _LONG:
-            self.found.sized.append(value)
-            self.found.facts.append((Same(value), len(value)))
+        if self._is_too_long(value):
             return
         self.found.facts.append((type(value), getattr(value, "typecode", ""), read()))
         self.found.arrays.append((read, read()))
@@ -350,7 +340,7 @@ class _Walk:
 
     def _in_thread(self, value: Any, kind: type) -> None:
         """Follow the attributes of an object that has others in each thread."""
-        everything = self.all_followed or finds_attributes(kind)
+        everything = self.all_followed or has_own_lookup(kind)
         names = self._named(vars(value), all_of_them=everything)
         named = (lambda name: True) if everything else self.followed.__contains__
         self.found.facts += [Same(value), tuple(names)]
@@ -373,7 +363,7 @@ class _Walk:
             self.value(getattr(value, "function", None))
             return
         holds_any = isinstance(getattr(value, "__dict__", None), dict) or bool(slots_of(kind))
-        self.found.facts.append(Same(kind if holds_any and is_described(kind) else value))
+        self.found.facts.append(Same(kind if holds_any and is_all_attributes(kind) else value))
         self._attributes(value, kind)
 
     def _attributes(self, value: Any, kind: type) -> None:
@@ -382,7 +372,7 @@ class _Walk:
         if not opened:
             self.found.objects.append(value)
         records = any(base.__module__ in RECORDS for base in kind.__mro__)
-        everything = records or finds_attributes(kind) or (self.all_followed and not opened)
+        everything = records or has_own_lookup(kind) or (self.all_followed and not opened)
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             self.found.sized.append(attributes)

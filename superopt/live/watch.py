@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.modules import module
 
 from superopt.codegen.forms import Forms, form
-from superopt.live.held import are_kept
+from superopt.live.contents import are_kept
 from superopt.live.reach import Reached, reach
 
 __all__ = ["HookWatch", "Watch", "is_read_again", "value_of"]

@@ -1,7 +1,6 @@
-"""Held: what objects hold that shows in no attributes of theirs, and what their classes tell of them."""
+"""Contents: what objects hold besides their attributes: slots, bytes, results of calls, bound objects."""
 
 import array
-import builtins
 import contextvars
 import functools
 import gc
@@ -13,32 +12,22 @@ from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-from superopt.live.imported import is_library
+from torch import Tensor
 
 __all__ = [
-    "ANY_NAME",
-    "METHODS",
-    "NEVER_CALLED",
-    "OF_AUTOGRAD",
-    "OF_EVERY_MODULE",
     "PLAIN",
-    "RECORDS",
     "UNFILLED",
+    "Same",
     "are_kept",
     "bytes_of",
-    "finds_attributes",
     "in_context",
     "in_slots",
     "in_thread",
-    "is_described",
-    "names_of_methods",
-    "object_of",
+    "names_taken_by",
+    "owner_of",
     "parts_of",
     "results_of",
     "slots_of",
-    "taken_by",
 ]
 
 PLAIN = frozenset(
@@ -49,39 +38,23 @@ _BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
 _NO_ITEMS: dict[Any, Any] = {}
 _VIEWS = (type(_NO_ITEMS.keys()), type(_NO_ITEMS.values()), type(_NO_ITEMS.items()))
 
-RECORDS = ("types", "argparse", "collections", "functools")
-"""Modules of a library whose classes hold a user's data in attributes."""
-
-_STATELESS = ("typing", "typing_extensions", "abc")  # their classes hold nothing
-
-ANY_NAME = frozenset({"getattr", "vars", "__dict__", "attrgetter", "__getattribute__", "__getattr__"})
-"""What code names that takes attributes by names that it may put together."""
-
-METHODS = (
-    types.FunctionType,
-    classmethod,
-    staticmethod,
-    functools.partialmethod,
-    functools.singledispatchmethod,
-)
-"""What is a method where a class holds it."""
-
-NEVER_CALLED = frozenset(
-    {"__init__", "__new__", "__repr__", "__str__", "__setstate__", "__getstate__", "__reduce__"}
-    | {"__init_subclass__", "__del__", "__dir__", "extra_repr", "reset_parameters"}
-)
-"""Methods that nothing calls on an object that a function has."""
-
-OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad_fn"})
-"""Attributes that tell whether a tensor requires gradients; what PyTorch computes does not depend on them."""
-
-OF_EVERY_MODULE = frozenset(
-    {"_parameters", "_buffers", "_modules"} | {one for one in vars(nn.Module()) if "_hooks" in one}
-)
-"""The attributes by which nn.Module itself works."""
-
 UNFILLED = object()
 """What stands for the content of a slot that holds nothing."""
+
+
+class Same:
+    """An object as a fact about what a function reads: equal to nothing but itself."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
 
 def in_context(variable: contextvars.ContextVar[Any]) -> Any:
@@ -124,7 +97,7 @@ def _in_slot(slot: types.MemberDescriptorType, holder: Any) -> Any:
         return UNFILLED
 
 
-def object_of(value: Any) -> Any:
+def owner_of(value: Any) -> Any:
     """Return the object that a method of C code is bound to, or that a view of a dict shows, or None."""
     if isinstance(value, _VIEWS):
         return value.mapping
@@ -186,36 +159,9 @@ def _may_change(value: Any) -> bool:
     return not plain and not _is_link(value)
 
 
-def taken_by(taker: "attrgetter[Any] | methodcaller") -> tuple[list[str], tuple[Any, ...]]:
+def names_taken_by(taker: "attrgetter[Any] | methodcaller") -> tuple[list[str], tuple[Any, ...]]:
     """Return the names by which an object of `operator` takes attributes or methods, and what it holds."""
     made: Any = taker.__reduce__()
     makes, given = made
     held = (*getattr(makes, "args", ()), *given, getattr(makes, "keywords", {}))
     return [name for one in held if isinstance(one, str) for name in one.split(".")], held
-
-
-def is_described(kind: type) -> bool:
-    """Whether an object of a class is nothing but its attributes; a subclass of int is more."""
-    return all(
-        base is object
-        or issubclass(base, nn.Module)
-        or base.__module__ in (*RECORDS, *_STATELESS)
-        or not is_library(base.__module__)
-        for base in kind.__mro__
-    )
-
-
-def finds_attributes(kind: type) -> bool:
-    """Whether a class finds attributes by code of its own, under other names perhaps."""
-    own = [base for base in kind.__mro__ if not is_library(base.__module__)]
-    return any(one in vars(base) for base in own for one in ("__getattr__", "__getattribute__"))
-
-
-@functools.cache
-def names_of_methods(kind: Any) -> frozenset[str]:
-    """Return the names that the methods of one of PyTorch's modules use."""
-    names: set[str] = set()
-    for name, method in vars(kind).items():
-        if isinstance(method, types.FunctionType) and name not in NEVER_CALLED:
-            names.update(method.__code__.co_names)
-    return frozenset(names - ANY_NAME - OF_AUTOGRAD - vars(builtins).keys())
