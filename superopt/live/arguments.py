@@ -1,14 +1,16 @@
-"""Arguments: what a caller passes, against what a program was built for."""
+"""Arguments: what a caller passes, against what a program was built for, and against earlier calls."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._pytree import tree_flatten, tree_map
 
+from superopt.codegen.forms import Forms, Ready
+from superopt.codegen.signature import form_of
 from superopt.dtypes import tensor_text
 from superopt.errors import InputError
 from superopt.live.sizes import described
@@ -17,8 +19,12 @@ from superopt.trace.capture.tape import repeats_of
 from superopt.verify.floats.compare import tensors_of
 
 __all__ = [
-    "bound",
+    "ArgumentForms",
+    "Calls",
+    "arguments_in_order",
+    "call_key",
     "check_arguments",
+    "class_that_calls",
     "failing_with",
     "half_without_data",
     "in_built_order",
@@ -29,11 +35,12 @@ __all__ = [
     "without_data",
 ]
 
+_Program = TypeVar("_Program")
 _SHOWN = (int, float, bool, str, type(None))
 _IN_ORDER = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def bound(
+def arguments_in_order(
     function: Callable[..., Any] | None,
     name: str,
     built: tuple[Any, ...],
@@ -212,3 +219,40 @@ def _said(value: Any) -> str:
     if isinstance(value, Tensor):
         return tensor_text(value)
     return repr(value) if type(value) in _SHOWN else f"a {type(value).__module__}.{type(value).__name__}"
+
+
+# -- calls like earlier ones
+
+
+class Calls:
+    """What serves calls of each form, while the function reads the same tensors."""
+
+    __slots__ = ("latest", "ready")
+
+    def __init__(self) -> None:
+        self.ready: dict[object, Ready] = {}
+        self.latest: Ready | None = None  # what served the latest call
+
+
+class ArgumentForms(Forms):
+    """The forms of arguments, and which of them are one tensor; functions may compare them by `is`."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__(tensors)
+        self._repeats = repeats_of(tensors)
+
+    def same(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether no form has changed, and no other arguments are one tensor."""
+        # A guard never holds where one tensor comes twice, and none is made for such arguments.
+        return self.alike(*tensors) or (repeats_of(tensors) == self._repeats and self._same_here(tensors))
+
+
+def call_key(inputs: Sequence[Tensor], threads: int) -> object:
+    """Return what must agree for the preparation of another call to serve these arguments."""
+    return threads, form_of(inputs), repeats_of(inputs)
+
+
+def class_that_calls(kind: type[_Program], function: Callable[..., Any]) -> type[_Program]:
+    """Return a class like another one, whose objects call a function directly when they are called."""
+    own = {"__call__": staticmethod(function), "__doc__": kind.__doc__, "__module__": kind.__module__}
+    return type(kind.__name__, (kind,), own)

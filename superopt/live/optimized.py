@@ -19,8 +19,12 @@ from superopt.errors import InputError, SuperoptError, first_line
 from superopt.funnel.assembly import Alone, assemble, in_parts
 from superopt.ir import Graph, Program
 from superopt.live.arguments import (
-    bound,
+    ArgumentForms,
+    Calls,
+    arguments_in_order,
+    call_key,
     check_arguments,
+    class_that_calls,
     failing_with,
     half_without_data,
     in_built_order,
@@ -29,7 +33,6 @@ from superopt.live.arguments import (
     signature,
 )
 from superopt.live.binding import CHANGING, Binding
-from superopt.live.calls import ArgumentForms, Calls, call_key, calling
 from superopt.live.modes import Modes
 from superopt.live.other_sizes import Call, OtherSizes, check_floats
 from superopt.live.ranges import open_axes
@@ -154,7 +157,7 @@ class Optimized:
         self._told = False  # whether the log says that the original computes, and why
         self.elsewhere: dict[str, str] = {}  # inputs of other sizes that the original computes, and why
         if function is not None and self._theirs is function:
-            self.__class__ = calling(Optimized, function)
+            self.__class__ = class_that_calls(Optimized, function)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the result, which knows all about the program."""
@@ -235,7 +238,7 @@ class Optimized:
         if self._away:
             return self.original(*inputs, **named)
         if named or len(inputs) != len(self.inputs):
-            arranged = bound(self.function, self._name, self.inputs, inputs, named)
+            arranged = arguments_in_order(self.function, self._name, self.inputs, inputs, named)
             if arranged is None:
                 why = f"it was built for {described(self.inputs)}, as {len(self.inputs)} arguments"
                 return self._tried(inputs, InputError(f"{self._name}: {why}"))(*inputs, **named)
@@ -300,10 +303,7 @@ class Optimized:
         return watch if watch.same() else self._look_again(binding)
 
     def _is_current(self, watch: object) -> bool:
-        """Whether the program is still the one that was watched when a call began.
-
-        Another thread may have looked at the function since, which may be another one there.
-        """
+        """Whether the watch of when a call began still counts: another thread may have looked again since."""
         return self._binding is None or self._binding.watch is watch
 
     def _look_again(self, binding: Binding) -> object:
