@@ -1,7 +1,7 @@
-"""Limits: from which sizes on a training step is changed, and how long races of it take.
+"""Limits: how large a training step must be to be changed, and how long races of it take.
 
-Small steps gain nothing, so they are left alone. Tests and `bench.models --modules` lower the limits, so that
-small ones are changed as large ones are.
+Small steps gain nothing, so they are left as they are. Tests and `bench.models --modules` lower the limits,
+so that small steps are changed as large ones are.
 """
 
 from collections.abc import Iterator
@@ -15,19 +15,19 @@ __all__ = ["Limits", "changed", "limits", "small"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is too small to be changed, and how long races take."""
+    """Sizes below which nothing is changed, and the seconds of races."""
 
-    value_bytes: int = 8 << 20  # of a value that is worth turns
-    fewer_bytes: int = 2 << 20  # of a value of one pass that is worth turns where less memory is asked for
-    kept_bytes: int = 1 << 20  # that PyTorch keeps between the passes, below which nothing is changed
-    scaled_bytes: int = 1 << 20  # of a gradient that is worth an operator that scales it where it lies
-    turn_bytes: int = 12 << 20  # that turns share, where larger turns are hardly faster
-    product_flops: int = 1 << 20  # of a product in a turn that a library makes
-    race_s: float = 1.0
-    most_race_s: float = 6.0
-    step_budget_s: float = 20.0  # seconds of a budget, below which no step is compiled to be raced
-    any_speed: bool = False  # whether turns are taken whatever a race says
-    fused: bool = True  # whether Inductor compiles what lies between the products of turns
+    value_bytes: int = 8 << 20  # the least size of a value that is computed in turns
+    fewer_bytes: int = 2 << 20  # the same for a value of one pass, where less memory is asked for
+    kept_bytes: int = 1 << 20  # a step that keeps less between its passes is left as it is
+    scaled_bytes: int = 1 << 20  # the least size of a gradient that is scaled in place
+    turn_bytes: int = 12 << 20  # the memory of one turn; larger turns are hardly faster
+    product_flops: int = 1 << 20  # the least work of a product in a turn that a library computes
+    race_s: float = 1.0  # seconds of a race
+    most_race_s: float = 6.0  # seconds of a race that is not decided earlier
+    step_budget_s: float = 20.0  # no step is compiled to be raced with a smaller budget
+    any_speed: bool = False  # whether turns are taken even where a race says that they are slower
+    fused: bool = True  # whether Inductor compiles what lies between the products of a turn
 
 
 _NOW = [Limits()]
