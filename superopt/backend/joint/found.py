@@ -25,9 +25,9 @@ from superopt.trace import trace
 __all__ = ["APART", "Found", "found_around", "put_in"]
 
 APART = {torch.float32: 1e-3, torch.bfloat16: 3e-2}
-"""Of the largest number, beyond which results are not the same, by the dtype of products."""
+"""The difference of two equal results at most, as a share of the largest number, by the dtype of products."""
 
-_WAYS = 2  # axes that are tried
+_WAYS = 2  # axes along which turns are tried
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ JOINT = "joint graph"
 
 log = logging.getLogger("superopt")
 
-_LEAST_S = 20.0  # seconds of a budget, below which parts of one pass are not raced for their speed
-_MOST_PARTS, _MOST_NODES = 3, 60  # of one pass: different parts, and large values of each
+_LEAST_S = 20.0  # with a smaller budget no parts of a single pass are raced
+_MOST_PARTS, _MOST_NODES = 3, 60  # in one pass: different parts, and large values of each part
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,11 @@ from superopt.verify.floats.report import FloatReport
 
 __all__ = ["decided"]
 
-_LEAST_S = 3.0  # seconds of a budget that was told, below which no race begins
-_FORM = 2  # of what is kept of a decision
-_SCALES = 1, 4096  # by which random numbers are multiplied, to see what overflows
-_MANY_ROWS = 128  # of a turn, of which comparing two takes long
-_LONG_S, _ROUNDS = 0.5, 3  # a call that takes so long is timed so often
+_LEAST_S = 3.0  # no race begins with fewer seconds of the budget left
+_FORM = 2  # the version of a decision's record
+_SCALES = 1, 4096  # random inputs are multiplied by these, to see what overflows
+_MANY_ROWS = 128  # turns of more rows are compared over one turn, and not over two
+_LONG_S, _ROUNDS = 0.5, 3  # seconds of a long call, and how often such a call is timed
 
 
 def decided(found: Found, ledger: Ledger, target: Target) -> tuple[Decision, Found]:

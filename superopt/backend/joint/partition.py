@@ -48,11 +48,11 @@ __all__ = ["Partitioner"]
 
 log = logging.getLogger("superopt")
 
-_FORM = 7  # of what is kept of a decision
-_ALL = 0.9  # of the operations of a step; a part with so many was timed as the step is
-_MOST_BYTES = 4 << 30  # of inputs, above which no others are drawn beside the model
-_MOST_RACED = 2  # choices for a number of bytes
-_LEAST_SPEED = 0.98  # of a step with turns that are to cost no time
+_FORM = 7  # the version of a decision's record
+_ALL = 0.9  # a part with this share of a step's operations was timed like the whole step
+_MOST_BYTES = 4 << 30  # inputs of more bytes are not drawn beside the model
+_MOST_RACED = 2  # choices that are raced where the user allows a number of bytes
+_LEAST_SPEED = 0.98  # the least speed of a step whose turns must cost no time
 
 
 @dataclass(frozen=True, slots=True)

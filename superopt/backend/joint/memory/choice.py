@@ -27,12 +27,12 @@ __all__ = [
 ]
 
 MORE_TIME = 0.05
-"""The time of a step that less memory may take."""
+"""The share of a step's time that may be spent to hold less memory."""
 
-_DOUBT = 2.0  # how often the time that is expected must find room in it, where only a prediction tells
-_SHARE = 0.5  # of the bytes that a step of PyTorch's holds, which "balanced" is to reach
-_HARDLY = 0.005  # of a step, that is hardly more time
-_FEWER = 0.98  # the bytes, over those of what takes less time, from which on a choice holds less
+_DOUBT = 2.0  # an expected time counts this many times where no race checks it
+_SHARE = 0.5  # "balanced" is to hold this share of the bytes that PyTorch's step holds
+_HARDLY = 0.005  # this share of a step's time is hardly more time
+_FEWER = 0.98  # a choice holds less memory only if it holds this share of the other's bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,13 +41,13 @@ from superopt.rivals.aten import tensor_bytes, tensors_in, value_of
 
 __all__ = ["Choices", "Cut", "Kept", "Passes", "keep_readers_of_changed", "tags", "untag"]
 
-_RANGE = 1e3  # of prices, over and below that at which all bytes cost as much as all seconds
-_SPREAD = 0.5  # more time that what comes last is said to take, so that prices tell equal layers apart
-_ALIKE = 0.01  # of all bytes, by which choices differ at least
-_MOST_CUTS, _FEWEST_CUTS = 24, 4  # for each division into parts
-_MOST_WORK = 200_000  # operators of all cuts together
+_RANGE = 1e3  # prices reach from the middle one divided by this to the middle one times this
+_SPREAD = 0.5  # the last value counts as this much dearer to make, which tells equal layers apart
+_ALIKE = 0.01  # two choices differ by at least this share of all bytes
+_MOST_CUTS, _FEWEST_CUTS = 24, 4  # cuts for each division into parts
+_MOST_WORK = 200_000  # operators in all cuts together
 _PARTS = (1, 2, 4, 8, 16)
-_ROUNDING = 1e-9  # of the whole
+_ROUNDING = 1e-9  # costs that differ by this share of the whole are equal
 _SAVE = CheckpointPolicy.MUST_SAVE
 _REMAKE = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 

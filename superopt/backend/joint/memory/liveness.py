@@ -37,9 +37,9 @@ _MADE_ANYWHERE = frozenset({"_to_copy", "full", "scalar_tensor", "arange", "clon
 _PICKS = frozenset({"gather", "index", "index_select", "embedding"})
 """Operators that read elements here and there, which Inductor computes where they are read, too."""
 
-_MOST_READ = 4  # tensors by an operator that Inductor computes for each of several readers
-_COSTLY = frozenset({"exp", "sigmoid"})  # which it never does, on a CPU
-_NEAR = 64  # operators, by which those of one loop lie apart at most
+_MOST_READ = 4  # an operator of more tensors is computed once for all of its readers
+_COSTLY = frozenset({"exp", "sigmoid"})  # so is an operator of this kind, on a CPU
+_NEAR = 64  # operators of one loop lie at most this many operators apart
 
 _NAMES = """
 index_put scatter scatter_add scatter_reduce slice_scatter select_scatter _unsafe_index_put

@@ -14,8 +14,8 @@ from superopt.backend.joint.memory.values import readers_of
 
 __all__ = ["handed_on"]
 
-_NEAR = 0.5  # of a part, how far from its end a place may lie
-_CHEAP = 0.5  # of the time of a part, in which a value is made of what is given: a mask need not be kept
+_NEAR = 0.5  # a place may lie this share of a part away from the part's end
+_CHEAP = 0.5  # a value is cheap if it takes less than this share of a part's time, from the inputs on
 
 
 def handed_on(

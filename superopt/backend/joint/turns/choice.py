@@ -26,26 +26,26 @@ The race times the part alone: a whole step took 7% more time where turns had wo
 what is kept may take time, too.
 """
 
-_SLACK = {"fast": 1.02}  # the most time of products, over the fastest, for less memory
-_MORE_SLACK = 1.15  # where less memory is asked for
+_SLACK = {"fast": 1.02}  # turns may take this many times as long as the fastest, to hold less memory
+_MORE_SLACK = 1.15  # the same where less memory is asked for
 _ACROSS = 1.08
-"""What the time of products is multiplied by where tiles are then reduced across memory, and not along it.
+"""The time of products is multiplied by this where tiles are then reduced across memory, and not along it.
 
 Of a loss 4096 x 512 x 32000, what lies between the products took 0.65 s across memory and 0.29 s along it;
 the products took 3.3 to 3.6 s.
 """
 
-_LEAST_SHARE = 0.3  # of a step's operations that a part is taken to have at least
+_LEAST_SHARE = 0.3  # a part is taken to have at least this share of a step's operations
 
-_SIZES = (1, 2, 4)  # times the memory that turns share at least
-_SHARES = (1 / 4, 1 / 3, 1 / 2)  # of the largest value that turns share, where it is small
-_LARGE = 8  # times the memory that turns share at least: a value above that is not small
-_OF_BYTES = (1, 1 / 2, 1 / 4)  # of a number of bytes that is told
-_WHOLE = 8  # positions of which a turn takes a multiple, as vectors have lanes
-_OVER = 0.1  # of a turn that may be more, where that spares a turn
-_MOST = 3  # ways to take turns that are raced
-_WORTH_OWN = 1e8  # operations of a product that is worth a kernel of ours
-_NEAR_BEST = 0.95  # of the highest rate of a product, from which on the library is not to be beaten
+_SIZES = (1, 2, 4)  # turns are tried that take this many times `turn_bytes`
+_SHARES = (1 / 4, 1 / 3, 1 / 2)  # or, where the largest value is small, these shares of it
+_LARGE = 8  # a value of more than this many times `turn_bytes` is not small
+_OF_BYTES = (1, 1 / 2, 1 / 4)  # the shares that turns may take of the bytes that the user allows
+_WHOLE = 8  # a turn takes a multiple of so many positions, as vectors have lanes
+_OVER = 0.1  # a turn may be larger by this share if one turn less is needed then
+_MOST = 3  # sizes of turns that are raced
+_WORTH_OWN = 1e8  # a product of so many operations is worth a kernel of ours
+_NEAR_BEST = 0.95  # a product at this share of the highest rate is left to the library
 
 
 @dataclass(frozen=True, slots=True)
