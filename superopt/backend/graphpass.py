@@ -38,7 +38,6 @@ __all__ = ["RegionPass", "passes_of", "replace_all", "watched_of"]
 log = logging.getLogger("superopt")
 
 _AWARE: Any = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", None)
-_ROUNDS = 4  # how often a piece is cut anew without the operators that turned out to be opaque
 
 
 class RegionPass(CustomGraphPass):
