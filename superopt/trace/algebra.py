@@ -1,4 +1,4 @@
-"""algebra: turns a tape into values of the algebra and opaque calls, one call after another."""
+"""Algebra: turns a tape into values of the algebra and opaque calls, one call after another."""
 
 import inspect
 from collections.abc import Callable
@@ -178,7 +178,7 @@ class _Translation:
                     raise UnsupportedError(f"a shape of {list(known)}, where its rule says {list(shape)}")
 
     def _inner_dtype(self, call: Call) -> torch.dtype:
-        """Return the dtype of the values inside a call: the result.s, or an operand.s float."""
+        """Return the dtype of the values inside a call: that of a float result, else of a float operand."""
         tensors = [*(i for i in call.outputs if i is not None), *refs((call.args, call.kwargs))]
         dtypes = [self.tape.metas[index].dtype for index in tensors]
         return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)

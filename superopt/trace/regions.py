@@ -1,4 +1,4 @@
-"""regions: cuts the algebra of a tape at its opaque calls and writes each part as a Graph."""
+"""Regions: cuts the algebra of a tape at its opaque calls and writes each part as a Graph."""
 
 from dataclasses import dataclass, field
 from itertools import count

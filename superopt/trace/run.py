@@ -1,4 +1,4 @@
-"""run_graph: evaluates a Graph with torch on broadcast named axes, in any float dtype.
+"""Run: evaluates a Graph with torch on broadcast named axes, in any float dtype.
 
 Masks are 0/1 numbers. A product with a mask selects: where the mask is 0 the product is 0 even if
 the other factor is infinite or NaN, so `mul(m, exp(x))` means what `exp(where(m, x, -inf))` meant.

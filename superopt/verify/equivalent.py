@@ -1,4 +1,4 @@
-"""equivalent: whether two PyTorch programs compute the same, by algebra and by floats."""
+"""Equivalent: whether two PyTorch programs compute the same, by algebra and by floats."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""capture: runs a function once on tensors without data and records the ATen calls it makes.
+"""Dispatch: runs a function once on tensors without data and records the ATen calls it makes.
 
 A dispatch mode sees every operator below autograd, where PyTorch has decomposed its composite
 ones; a function mode above it keeps whole the few whose decomposition would lose something.
