@@ -102,7 +102,7 @@ def _deferred(
             if graph is not None:
                 graph.add(waiting_in(key))
         except Exception as error:  # no fault here may stop a model that is compiled already
-            log.warning("nothing is taken up in this run: %s", kind_and_line(error))
+            log.warning("no better kernels will be used in this run: %s", kind_and_line(error))
 
     note()
     differentiated = ours is not None and ours.pending is not None and torch.is_grad_enabled()
@@ -204,7 +204,7 @@ def _begin(warm_up: WarmUp, module: fx.GraphModule, inputs: Sequence[Any], optio
         if options.budget_s is None or options.budget_s >= FIRST_S:
             warm_up.first_runs(target)
     except Exception as error:  # regions that need it fail with the same error, and are left to Inductor
-        log.info("nothing is made ahead: %s", first_line(error))
+        log.info("no work is started early: %s", first_line(error))
 
 
 def multiplies(module: fx.GraphModule) -> bool:

@@ -169,7 +169,7 @@ class RegionPass(CustomGraphPass):
         try:
             self.ledger.write()
         except SuperoptError as error:  # a missing report must not stop a model
-            log.warning("no report: %s", first_line(error))
+            log.warning("no report was written: %s", first_line(error))
 
 
 def weights_of(graph: fx.Graph, watched: Sequence[bool] = ()) -> set[fx.Node]:

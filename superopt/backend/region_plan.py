@@ -90,9 +90,9 @@ class RegionPlan:
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise InputError(f"a plan that is no JSON: {first_line(error)}") from error
+            raise InputError(f"a plan is not valid JSON: {first_line(error)}") from error
         if not isinstance(data, dict) or data.get("version") != VERSION:
-            raise InputError("a plan of another version; clear the caches of torch.compile")
+            raise InputError("a plan was written by another version; clear the caches of torch.compile")
         goal = checked_graph(member(data, "goal", str, "a plan"))
         target = member(data, "target", str, "a plan")
         if "operators" in data:

@@ -259,9 +259,9 @@ class RegionRace:
         if before < self.floor_us:
             self._lowered_to(floor_anew(self.region, self.target, before))
         if before < _TOO_SHORT_US:
-            why = f"too short: a call costs what could be gained in {before:.0f} µs"
+            why = f"too short: in {before:.0f} µs less can be gained than a call costs"
         elif before < _NO_ROOM * self.floor_us and before < _NO_ROOM * self._cheapest_us():
-            why = "Inductor is at the floor, which its bytes and its arithmetic take"
+            why = "Inductor is at the floor, the least time that its bytes and arithmetic take"
         else:
             return None
         self.settled = True
@@ -416,7 +416,7 @@ class RegionRace:
         late = self.patient or self.deadline - time.monotonic() < COMPILING_S
         if late and not rival.has_made(INDUCTOR):
             self.waiting = partial(self._confirmed, known, ours, plan, unclear)
-            return replace(known, why="no time for Inductor's code of it", open=True)
+            return replace(known, why="no time to compile Inductor's code of it", open=True)
         raced = self._race(ours, INDUCTOR)
         self.ledger.compiled(self.module.graph, rival.making_s[INDUCTOR.name])
         self.before_us = raced.measurements["inductor"].median_us

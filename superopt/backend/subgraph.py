@@ -196,7 +196,7 @@ class _Builder:
         for read in reads_of(node, self.kinds):
             if read not in self.members and tensors_in(value_of(read)):
                 if not isinstance(value_of(read), Tensor):
-                    raise InputError(f"{read.name} is no tensor")
+                    raise InputError(f"{read.name} is not a tensor")
                 found.append(read)
         return found
 

@@ -75,7 +75,7 @@ class FinalRace:
             return ""
         advice = "close other programs, or give --seconds more"
         if won.is_steady:
-            return f"superopt was ahead in {won.share:.0%} of the rounds only: {advice}"
+            return f"superopt was ahead in only {won.share:.0%} of the rounds: {advice}"
         return f"times vary {won.spread:.0f} times, which leaves the race undecided: {advice}"
 
 

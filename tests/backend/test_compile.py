@@ -307,7 +307,7 @@ def test_a_report_that_cannot_be_written_is_one_line(
         close(torch.compile(block(), backend=host)(data()), block()(data()))
     lines = [one.message for one in warnings_logged.records if one.levelname == "WARNING"]
     assert len(lines) == 1
-    assert lines[0].startswith("no report: cannot write")
+    assert lines[0].startswith("no report was written: cannot write")
 
 
 def test_a_region_that_cannot_be_called_stays(

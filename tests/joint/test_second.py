@@ -91,7 +91,7 @@ def test_they_are_eagers(between: Any, trained: bool, caplog: pytest.LogCaptureF
                 torch.testing.assert_close(a, b)
     lines = _said(caplog)
     assert lines == [lines[0]] * (3 if between is _broken else 1)  # once for each graph
-    assert re.match("a gradient is to be differentiated: eager PyTorch computes", lines[0])
+    assert re.match("a gradient is differentiated again: eager PyTorch computes", lines[0])
 
 
 def _counts(x: Tensor, h: Tensor) -> Tensor:

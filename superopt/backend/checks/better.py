@@ -36,7 +36,7 @@ def judged(known: Decision, raced: HeadToHead, plan: str, call_us: float, win: f
         near = plan if speed >= _NEAR and not known.before_is_least else None
         return replace(known, plan=near, why=f"{told}, {win} is needed", open=unclear)
     if win and not raced.sure:
-        why = f"{told}, but ahead in {raced.share:.0%} of the rounds only"
+        why = f"{told}, but ahead in only {raced.share:.0%} of the rounds"
         return replace(known, plan=plan, why=why, open=True)
     return replace(known, taken=True, plan=plan, why=told, open=unclear)
 

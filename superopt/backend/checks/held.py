@@ -62,7 +62,7 @@ def _asked(graph: fx.Graph, offered: Taken, replaced: Replaced) -> tuple[Taken, 
         if most <= theirs:
             left.add(plan)
             continue
-        told = f"the pass would hold {most / 2**20:.1f} MB with it in place of {theirs / 2**20:.1f}"
+        told = f"the pass would hold {most / 2**20:.1f} MB with it instead of {theirs / 2**20:.1f}"
         lost |= {region.key.digest: told for region, one in offered if one.plan == plan}
     return [one for one in offered if one[1].plan in left], lost
 

@@ -120,11 +120,11 @@ class Waiting:
                 return
         except Exception as error:  # another version of PyTorch, perhaps: the next start has the kernels
             self.stale = False
-            log.warning("what was found is taken up at the next start: %s", kind_and_line(error))
+            log.warning("better kernels will be used from the next start on: %s", kind_and_line(error))
             return
         for digest in self.keys:
             self.ledger.known.pop(digest, None)
-        log.info("better kernels were found meanwhile: the next call compiles them in")
+        log.info("better kernels were found: the next call compiles the graph with them")
 
 
 def _standing(cache: Cache, key: Key) -> str | None:
@@ -216,7 +216,7 @@ class _Watch:
                 self._help([one for one in graphs if not one.settled])
                 graphs.clear()  # this thread must not keep a graph alive that the program has dropped
         except Exception as error:  # no fault here may stop the program
-            log.warning("nothing more is taken up in this run: %s", kind_and_line(error))
+            log.warning("no better kernels will be used in this run: %s", kind_and_line(error))
 
     def _left(self) -> list[Waiting]:
         """Return the graphs that wait; where there are none, the thread ends, and another one may begin."""

@@ -106,7 +106,7 @@ class JointPass(CustomGraphPass):
         if found is None:
             return
         if any(node.meta.get("recompute") for node in found.subgraph.piece.nodes):
-            log.info("what the user checkpoints is not computed in turns")
+            log.info("operators that the user checkpoints are not computed in turns")
             return
         decision, found = decided(found, self.ledger, target)
         self.ledger.note(decision, JOINT)

@@ -96,7 +96,7 @@ def _judged(blank: Decision, found: Found, target: Target, ledger: Ledger) -> tu
         made.append(decision)
         each = time.monotonic() - start
     if not turns:
-        return (made[-1] if made else replace(blank, why="no turns spare memory")), found
+        return (made[-1] if made else replace(blank, why="computing it in turns would save no memory")), found
     several = [one for one in made if one.taken]
     if not isinstance(options.memory, int):  # of a number of bytes all turns hold no more
         several, turns = several[::-1], turns[::-1]
@@ -151,8 +151,8 @@ def _raced(
     size, turn = largest_bytes(found.plan.goal), tiles.kernel.shared_bytes(tiles.rows)
     needed = isinstance(memory, int) and turn <= memory < size
     taken = needed or speed >= least_speed(memory, found.share)
-    short = f"{turn / 2**20:.0f} MB in place of {size / 2**20:.0f}"
-    why = f"in turns it has {speed:.2f} times Inductor's speed, and {short}"
+    short = f"{turn / 2**20:.0f} MB instead of {size / 2**20:.0f}"
+    why = f"in turns it runs at {speed:.2f} times Inductor's speed, with {short}"
     whole_us, turns_us = (raced.measurements[name].median_us for name in ("whole", "turns"))
     return replace(blank, taken=taken, why=why, before_us=whole_us, after_us=turns_us), speed
 

@@ -245,12 +245,12 @@ class Partitioner(CustomPartitionerFn):
             ours = Step.of(one.joint.split(one.tagged), inputs, options.inductor)
             peak = ours.peak_bytes()
             if peak is not None and their_peak is not None and peak > their_peak:
-                told = f"the step holds {peak / 2**20:.1f} MB in place of {their_peak / 2**20:.1f}"
+                told = f"the step holds {peak / 2**20:.1f} MB instead of {their_peak / 2**20:.1f}"
                 continue
             if isinstance(options.memory, int):  # no speed is asked for
                 return _Outcome(one, f"for {options.memory / 2**20:.0f} MB")
             speed = race(ours, theirs, target)
-            told = f"the step has {speed:.2f} times Inductor's speed"
+            told = f"the step runs at {speed:.2f} times Inductor's speed"
             if speed >= least:
                 return _Outcome(one, told)
         return _Outcome(None, f"{told} with it") if told else None
@@ -266,7 +266,7 @@ class Partitioner(CustomPartitionerFn):
             return
         kept, theirs = choice.tagged, unchanged(base).bytes
         does = "it keeps" if base.choices.passes.is_part else "a step holds about"
-        told = f"{does} {choice.bytes / 2**20:.1f} MB in place of {theirs / 2**20:.1f}"
+        told = f"{does} {choice.bytes / 2**20:.1f} MB instead of {theirs / 2**20:.1f}"
         self.ledger.note(
             Decision(
                 listed(kept.again), "", True, f"{told}; {outcome.why}", flops=sum(map(flops_of, kept.again))

@@ -107,7 +107,7 @@ class _Program:
         )
         if not self.told:
             self.told = True
-            log.warning("a gradient is to be differentiated: eager PyTorch computes the step for it")
+            log.warning("a gradient is differentiated again: eager PyTorch computes the step for it")
         by_input = dict(zip(map(id, wanted), found, strict=True))
         return [by_input.get(id(one)) for one in own]
 

@@ -228,7 +228,7 @@ def regions_of_sizes(target: Target, owner: Ledger, *sizes: int) -> list[Region]
     [
         (2.0, True, True, "2.00 times Inductor's speed"),
         (1.04, True, False, "1.04 times Inductor's speed, 1.05 is needed"),
-        (2.0, False, False, "2.00 times Inductor's speed, but ahead in 55% of the rounds only"),
+        (2.0, False, False, "2.00 times Inductor's speed, but ahead in only 55% of the rounds"),
         (0.5, True, False, "0.50 times Inductor's speed, 1.05 is needed"),
     ],
 )

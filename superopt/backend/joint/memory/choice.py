@@ -215,5 +215,5 @@ def holding_no_more(tried: Sequence[Choice], base: Joint) -> tuple[list[Choice],
     theirs = Choice(base, base.theirs).whole_bytes
     peaks = {one: one.whole_bytes for one in tried}
     least = min(peaks.values())
-    told = f"a step would hold {least / 2**20:.1f} MB in place of {theirs / 2**20:.1f}"
+    told = f"a step would hold {least / 2**20:.1f} MB instead of {theirs / 2**20:.1f}"
     return [one for one, peak in peaks.items() if peak <= theirs], told
