@@ -291,8 +291,8 @@ class Optimized:
         """Compute by the original, and say why once."""
         if not self._told and self._is_ours:
             self._told = True
-            computes = "the original computes" if self.function else "the kernels have none to give"
-            log.warning("%s: %s, %s", self._name, why, computes)
+            computes = "the original computes" if self.function else "the program runs without kernels"
+            log.warning("%s: %s; %s", self._name, why, computes)
         return self.original(*inputs, **named)
 
     def _watch(self) -> object:

@@ -74,7 +74,7 @@ class ResultCache:
         if datetime.now(UTC) - record.made > _STALE:
             return None
         try:
-            result = result_from_json(dict(record.data), "the kept result")
+            result = result_from_json(dict(record.data), "the cached result")
             # Equal programs may return their tensors in other structures; open axes are tried again when
             # the result is saved.
             result = replace(
@@ -84,7 +84,7 @@ class ResultCache:
                 open_axes=None,
                 returns=returned(traced),
             )
-            best = program_of(result, function, "the kept result", options=self._options, traced=traced)
+            best = program_of(result, function, "the cached result", options=self._options, traced=traced)
         except SuperoptError as error:
             log.warning("cache: a result of %s is not used: %s", traced.program.name, error)
             return None
@@ -99,7 +99,7 @@ class ResultCache:
         try:
             return still_wins(best, self._inputs)
         except Exception as error:  # what is kept was raced and proven before
-            log.info("%s: a kept result is not timed: %s", best.name, kind_and_line(error))
+            log.info("%s: a cached result is not timed: %s", best.name, kind_and_line(error))
             return True
 
     def keep(self, best: Optimized) -> None:
@@ -150,7 +150,7 @@ def still_wins(best: Optimized, inputs: tuple[Any, ...]) -> bool:
     if raced.winner == "superopt" or not raced.sure:
         return True
     speed = raced.speed_of("superopt")
-    log.warning("%s: kept kernels have %.2f times eager's speed now: all is raced anew", best.name, speed)
+    log.warning("%s: cached kernels run at %.2f times eager's speed now: all race again", best.name, speed)
     return False
 
 

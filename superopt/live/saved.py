@@ -40,10 +40,10 @@ def load(path: str | Path, function: Callable[..., Any] | None = None, *, retune
         options=OptimizeOptions(target=target.name, seed=result.seed, retune=retune),
     )
     if result.winner == "superopt" and not target.available:
-        log.warning("%s: made for %s, which is not here: the original computes", path, target.name)
+        log.warning("%s: made for %s, which is not available: the original computes", path, target.name)
     if result.device is not None and target.available and result.device != target.device_name:
         log.warning(
-            "%s: measured on %s, here is %s; `superopt tune` measures anew",
+            "%s: measured on %s, here is %s; `superopt tune` measures again",
             path,
             result.device,
             target.device_name,
@@ -107,13 +107,13 @@ def _alone(result: Result, place: str) -> Traced:
     program = result.program
     if program.opaque:
         listed = ", ".join(node.target for node in program.opaque)
-        raise InputError(f"{place}: the program has operators of PyTorch's ({listed}); give function=")
+        raise InputError(f"{place}: the program calls operators of PyTorch ({listed}); pass function=")
     if result.holds:
         listed = ", ".join(result.holds)
-        raise InputError(f"{place}: the function holds tensors of its own ({listed}); give function=")
+        raise InputError(f"{place}: the function holds tensors of its own ({listed}); pass function=")
     if result.returns is None:
-        why = "what the function returns is no plain structure, or a view of an input"
-        raise InputError(f"{place}: {why}; give function=")
+        why = "what the function returns is not a plain structure, or is a view of an input"
+        raise InputError(f"{place}: {why}; pass function=")
     names: dict[int, str] = {}
     memory: dict[int, int] = {}
 
@@ -132,7 +132,7 @@ def _alone(result: Result, place: str) -> Traced:
     made = {port.name for port in program.inputs}
     made |= {name for node in program.nodes for name in node.outputs}
     if missing := [name for name in names.values() if name not in made]:
-        raise InputError(f"{place}: it returns {missing[0]!r}, which nothing makes")
+        raise InputError(f"{place}: it returns {missing[0]!r}, which nothing computes")
     inputs = tuple(port.name for port in program.inputs)
     return Traced(program, {}, inputs, {}, names, returned, eager=result.eager, memory=memory)
 

@@ -52,7 +52,7 @@ def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
             if not bool(torch.isfinite(tensor).all()):
                 raise InputError(f"{once.name}: {output.port.name} is not finite")
             if not tensor.is_floating_point() and not torch.equal(tensor.to(exact.dtype), exact):
-                raise InputError(f"{once.name}: {output.port.name} is no tensor of {output.port.dtype}")
+                raise InputError(f"{once.name}: {output.port.name} does not fit {output.port.dtype}")
             known = {one.data_ptr() for one in plain.values()}
             own = in_large_pages(tensor)
             found.append(own.clone() if own.data_ptr() in known else own)
@@ -239,7 +239,7 @@ class Kept:
         key, self.why = tuple(map(id, given)), ""
         self._drop(key)
         if not all(map(can_be_watched, given)):
-            self._refuse("of some weights it cannot be told when they change")
+            self._refuse("changes of some weights cannot be detected")
             return None
         if self._on_end is not None and self._short >= _PATIENCE and not self._has_settled(given):
             self._tell("the weights change with nearly every call", self._on_end)

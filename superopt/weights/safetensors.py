@@ -60,7 +60,7 @@ def _pieces(tensors: Mapping[str, Tensor], told: Mapping[str, str]) -> Iterator[
     at = 0
     for name, tensor in tensors.items():
         if tensor.dtype not in names:
-            raise InputError(f"{name!r} is of {tensor.dtype}, which safetensors do not have here")
+            raise InputError(f"{name!r} is of {tensor.dtype}, which cannot be written as safetensors here")
         place = [at, at + tensor.nbytes]
         header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
         at += tensor.nbytes
@@ -127,4 +127,4 @@ class TensorFile:
         return self._start + begin, self._start + end, dtype, entry["shape"]
 
     def _error(self) -> InputError:
-        return InputError(f"{str(self.path)!r} holds no safetensors, or is cut short")
+        return InputError(f"{str(self.path)!r} is not a safetensors file, or was cut short")

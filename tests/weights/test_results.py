@@ -212,7 +212,7 @@ def test_weights_of_another_module_are_refused(module: Score, file: Path, tmp_pa
             prepared_tensors(read_result(file), weights)
     for broken in (b"", b"12345678", weights.read_bytes()[:-1], weights.read_bytes()[8:]):
         weights.write_bytes(broken)
-        with pytest.raises(InputError, match="holds no safetensors, or is cut short"):
+        with pytest.raises(InputError, match="is not a safetensors file, or was cut short"):
             prepared_tensors(read_result(file), weights)
     with pytest.raises(InputError, match="cannot read"):
         prepared_tensors(read_result(file), tmp_path / "none")

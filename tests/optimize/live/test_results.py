@@ -239,7 +239,7 @@ def test_a_program_that_returns_a_view_of_an_input_is_loaded_with_its_function(b
     x, path = torch.randn(4, 8), tmp_path / "best.json"
     build(turned_and_summed, x).best.save(path)
     agree(superopt.load(path, turned_and_summed)(x), turned_and_summed(x))
-    with pytest.raises(InputError, match="or a view of an input; give function="):
+    with pytest.raises(InputError, match="or is a view of an input; pass function="):
         superopt.load(path)
 
 

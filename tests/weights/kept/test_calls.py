@@ -236,8 +236,8 @@ def to_inference_mode(given: list[Tensor]) -> None:
 
 
 UNWATCHED: dict[str, tuple[str, Callable[[list[Tensor]], object]]] = {
-    "shared": ("cannot be told", lambda given: given[1].share_memory_()),
-    "of inference mode": ("cannot be told", to_inference_mode),
+    "shared": ("cannot be detected", lambda given: given[1].share_memory_()),
+    "of inference mode": ("cannot be detected", to_inference_mode),
     "with many aliases": ("too many tensors", lambda given: [given[1].data for _ in range(40)]),
 }
 
