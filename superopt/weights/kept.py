@@ -14,8 +14,8 @@ from superopt.dtypes import torch_dtypes
 from superopt.errors import GraphError, InputError, first_line
 from superopt.ir import Graph
 from superopt.trace.run import in_own_memory, run_graph
-from superopt.weights.asked import Asking, Reads, unasked
 from superopt.weights.away import Behind, is_away, put_away
+from superopt.weights.compiled_check import Check, Reads, ask_python
 from superopt.weights.division import Divided
 from superopt.weights.memory import in_large_pages
 from superopt.weights.shared import Part, Shared, let_go, parts_of, share, shared
@@ -67,7 +67,7 @@ class _Unknown:
     def same(self, given: Sequence[Tensor]) -> bool:
         return False
 
-    def held(self) -> tuple[object, ...]:
+    def state(self) -> tuple[object, ...]:
         return (self,)
 
 
@@ -87,7 +87,7 @@ class _Made:
         "tensors",
     )
 
-    quick: Asking
+    quick: Check
     """Gives a kernel what it reads, by compiled code that Python has allowed to serve some calls."""
 
     def __init__(self, sources: Sources, shared: tuple[Shared, ...] | None, owners: Any) -> None:
@@ -109,7 +109,7 @@ class _Made:
 
     @sources.setter
     def sources(self, found: Sources | _Unknown) -> None:
-        self._sources, self.quick = found, unasked
+        self._sources, self.quick = found, ask_python
 
     @property
     def calls(self) -> int:
@@ -129,8 +129,8 @@ class _Made:
     def hasten(self, weights: Sequence[Tensor], places: Sequence[int], reads: Sequence[int | Tensor]) -> None:
         """Let compiled code serve later calls, which give the weights at these places."""
         sources = self._sources
-        if self.quick is unasked and isinstance(sources, Sources) and not self.cuda:
-            self.quick = sources.asking(weights, Reads(places, reads, self._left))
+        if self.quick is ask_python and isinstance(sources, Sources) and not self.cuda:
+            self.quick = sources.compiled_check(weights, Reads(places, reads, self._left))
 
 
 _all_kept: "weakref.WeakSet[Kept]" = weakref.WeakSet()
@@ -302,7 +302,7 @@ class Kept:
         going = [given[at] for at in self.unread if not is_away(given[at])]
         if not going:
             return
-        before, ids = made.sources.held(), set(map(id, going))
+        before, ids = made.sources.state(), set(map(id, going))
         for kept in list(_all_kept):
             for key, other in list(kept._made.items()):
                 if not ids.isdisjoint(key):
@@ -311,7 +311,7 @@ class Kept:
         writes_to(given)  # lets aliases go that nobody else has
         made.left += [behind for one in going if (behind := put_away(one)) is not None]
         found = Sources(given)
-        if found.held() != before:
+        if found.state() != before:
             return  # another thread has written to a weight meanwhile
         made.sources = found
         for part, one in zip(self._parts, made.shared, strict=True):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from superopt.codegen.forms import is_plain
-from superopt.weights.asked import Asking, Known, Reads, Sample, asked
+from superopt.weights.compiled_check import Check, Known, Reads, Sample, compiled_check
 from superopt.weights.memory import array_of
 from superopt.weights.writes import writes_to
 
@@ -51,12 +51,12 @@ class Sources:
         views = [_sampled(one) for one in self._aliases if one.is_cpu and one.numel()]
         self._numbers = tuple((view.tobytes, view.tobytes()) for view in views)
         self._samples = [sample for view in views for sample in _samples(view)]
-        self._asked = self.asking(tensors)
+        self._check = self.compiled_check(tensors)
 
-    def asking(self, tensors: Sequence[Tensor], reads: Reads | None = None) -> Asking:
-        """Return compiled code that gives what is to be read, as long as these tensors are what they were.
+    def compiled_check(self, tensors: Sequence[Tensor], reads: Reads | None = None) -> Check:
+        """Return compiled code that gives what a kernel reads, as long as these tensors are what they were.
 
-        It gives None where that takes a longer look.
+        It gives None where they may have changed, so that Python has to look.
         """
         known = [
             Known(one, version, address, writes, written)
@@ -64,19 +64,19 @@ class Sources:
                 tensors, self._known, self._writes, self._written, strict=True
             )
         ]
-        return asked(known, self._samples, self._aliases, reads)
+        return compiled_check(known, self._samples, self._aliases, reads)
 
-    def held(self) -> tuple[object, ...]:
+    def state(self) -> tuple[object, ...]:
         """Return what says whether the same weights hold the same numbers, wherever they lie."""
         known = tuple(known[:2] for known in self._known)
         return known, tuple(numbers for _, numbers in self._numbers)
 
     def same(self, given: Sequence[Tensor]) -> bool:
         """Whether these are the weights, hold the numbers that they held, and lie where they lay."""
-        return self._asked(given) is not None or self._same(given)
+        return self._check(given) is not None or self._same(given)
 
     def _same(self, given: Sequence[Tensor]) -> bool:
-        """Ask the same in Python, and count writes that PyTorch does not count."""
+        """Check the same in Python, which also sees writes that PyTorch does not count."""
         for tensor, (known, version, address) in zip(given, self._known, strict=False):
             if id(tensor) != known or tensor._version != version or tensor.data_ptr() != address:
                 return False
@@ -87,7 +87,7 @@ class Sources:
             return False
         for one in self._writes:
             if one.noted:
-                one.forget()  # else compiled code never answers again
+                one.forget()  # with aliases left, the compiled code would always give None
         return True
 
 

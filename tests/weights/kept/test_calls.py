@@ -10,8 +10,8 @@ from torch import Tensor
 
 from superopt.ir import parse_graph
 from superopt.weights import sources
-from superopt.weights.asked import unasked
 from superopt.weights.away import is_away
+from superopt.weights.compiled_check import ask_python
 from superopt.weights.division import divided
 from superopt.weights.kept import Kept, KeptKernel, bytes_kept, keep_only
 
@@ -77,7 +77,7 @@ def test_all_calls_are_counted_and_python_looks_at_its_turns(
     compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiled:
-        monkeypatch.setattr(sources, "asked", lambda *unused: unasked)
+        monkeypatch.setattr(sources, "compiled_check", lambda *unused: ask_python)
     found, given = kernel(), layer()
     run = found.prepared(given)
     [made] = found.kept.made

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from superopt.weights import asked, sources, writes
+from superopt.weights import compiled_check, sources, writes
 from superopt.weights.sources import Sources, can_be_watched
 from superopt.weights.writes import writes_to
 
@@ -57,17 +57,17 @@ CHANGES: dict[str, Callable[[list[Tensor]], object]] = {
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
 def test_every_change_is_seen(change, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not compiled:
-        monkeypatch.setattr(sources, "asked", lambda *unused: asked.unasked)
+        monkeypatch.setattr(sources, "compiled_check", lambda *unused: compiled_check.ask_python)
     given = weights()
     found = Sources(given)
     before = list(given)
     for _ in range(3):
         assert found.same(given)
         assert found.same(tuple(given))
-    assert (found._asked(given) is not None) is compiled
+    assert (found._check(given) is not None) is compiled
     change(given)
     assert not found.same(given)
-    assert found._asked(given) is None
+    assert found._check(given) is None
     assert before
     assert Sources(given).same(given)
 
@@ -87,17 +87,17 @@ def test_reading_is_no_change() -> None:
 def test_each_weight_alone_is_told_from_a_copy() -> None:
     for one in weights():
         found = Sources([one])
-        assert found._asked((one,)) == ()
+        assert found._check((one,)) == ()
         assert not found.same((one.clone(),))
-        assert found._asked(()) is None
+        assert found._check(()) is None
 
 
 def test_without_a_compiler_python_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     def compile_nothing(*unused: object, **named: object) -> None:
-        raise asked.CompileError("no compiler")
+        raise compiled_check.CompileError("no compiler")
 
-    monkeypatch.setattr(asked, "functions", compile_nothing)
-    monkeypatch.setattr(asked, "_compiled", asked._compiled.__wrapped__)
+    monkeypatch.setattr(compiled_check, "functions", compile_nothing)
+    monkeypatch.setattr(compiled_check, "_compiled", compiled_check._compiled.__wrapped__)
     given = weights()
     found = Sources(given)
     assert found.same(given)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import superopt
-from superopt.weights import asked, sources
+from superopt.weights import compiled_check, sources
 from superopt.weights.sources import Sources
 
 from .test_calls import RIGHT, kernel, layer, right
@@ -28,7 +28,7 @@ def group() -> Iterator[None]:
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let compiled code look at weights, or Python."""
     if not request.param:
-        monkeypatch.setattr(sources, "asked", lambda *unused: asked.unasked)
+        monkeypatch.setattr(sources, "compiled_check", lambda *unused: compiled_check.ask_python)
 
 
 WRITES: dict[str, Write] = {

@@ -1,8 +1,8 @@
-"""Asked: whether weights are those that they were, and what a kernel reads then, by compiled code.
+"""Compiled check: whether weights are what they were, and what a kernel reads then, told by compiled code.
 
 Every call of every region asks this, and in Python it takes half a microsecond for each weight. The code is
-compiled once on a machine. It calls Python by its stable interface only, and PyTorch by the function that
-finds the address of a tensor for code that Inductor compiles. Where either is missing, Python asks.
+compiled once on a machine. It calls Python by its stable interface only, and PyTorch by the function with
+which code that Inductor compiles finds the address of a tensor. Where either is missing, Python is asked.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from superopt.codegen.errors import CompileError
 from superopt.errors import first_line
 from superopt.weights.writes import Writes
 
-__all__ = ["Asking", "Known", "Reads", "Sample", "asked", "unasked"]
+__all__ = ["Check", "Known", "Reads", "Sample", "ask_python", "compiled_check"]
 
 log = logging.getLogger("superopt")
 
@@ -150,25 +150,26 @@ class Sample:
 class Reads:
     """What a kernel reads, which of the tensors that are given are the weights, for how many calls."""
 
-    weights: Sequence[int]  # the places of the weights
+    weights: Sequence[int]  # the places of the weights among the given tensors
     tensors: Sequence[int | Tensor]  # the places of what is read, or the tensors that are read in every call
-    calls: ctypes.c_longlong  # that may still be served before Python is to look
+    calls: ctypes.c_longlong  # how many calls may still be served before Python is to look
 
 
-Asking = Callable[[Sequence[Tensor]], "tuple[Tensor, ...] | None"]
-"""Returns what is to be read if given tensors hold the weights as they were, else None."""
+Check = Callable[[Sequence[Tensor]], "tuple[Tensor, ...] | None"]
+"""Returns what a kernel is to read if the given tensors hold the weights as they were, else None."""
 
 
-def asked(
+def compiled_check(
     known: Sequence[Known], samples: Sequence[Sample], memory: object, reads: Reads | None = None
-) -> Asking:
-    """Return a function that asks whether given tensors are these: `unasked` where there is no compiled code.
+) -> Check:
+    """Return compiled code that checks whether given tensors are these weights, or else `ask_python`.
 
-    Without `reads` the weights alone are given, and nothing is to be read. The samples are of this memory.
+    Without `reads` the code is given the weights alone, and a kernel reads nothing. `memory` owns what the
+    samples show.
     """
     made = _compiled()
     if made is None:
-        return unasked
+        return ask_python
     function, address_of = made
     places = range(len(known)) if reads is None else reads.weights
     read = () if reads is None else reads.tensors
@@ -183,12 +184,12 @@ def asked(
         fields += [tensor, 0] if isinstance(tensor, int) else [0, id(tensor)]
     record = bytes((ctypes.c_longlong * len(fields))(*fields))
     # The function keeps what the record points to, but not the weights, which may go.
-    found: Asking = function((record, [one.writes for one in known], list(samples), memory, reads))
+    found: Check = function((record, [one.writes for one in known], list(samples), memory, reads))
     return found
 
 
-def unasked(given: Sequence[Tensor]) -> None:
-    """Give nothing to be read, so that Python asks."""
+def ask_python(given: Sequence[Tensor]) -> None:
+    """Leave the check to Python: this is what stands where there is no compiled code."""
 
 
 def _address_of(data: bytes) -> int:
@@ -205,5 +206,5 @@ def _compiled() -> tuple[Callable[[tuple[Any, ...]], Any], int] | None:
     try:
         return functions("if_known", _CODE, many=False), address_of
     except CompileError as error:
-        log.info("whether weights are the same is asked in Python: %s", first_line(error))
+        log.info("whether weights have changed is checked in Python: %s", first_line(error))
         return None
