@@ -30,10 +30,11 @@ log = logging.getLogger("superopt")
 Whole = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 
 _DTYPES = torch_dtypes()
-_RESTLESS = 8  # calls that tensors should serve at the least
-_PATIENCE = 3  # times in a row that they may serve fewer
-_TURNS = (_RESTLESS, 2 * _RESTLESS)  # calls after which weights are put away, and their old memory is let go
-_MANY = 1 << 62  # calls after these turns
+_FEWEST_CALLS = 8  # what is made of weights should serve at least so many calls
+_SHORT_LIVES = 3  # so many times in a row it may serve fewer calls before it is given up
+# After so many calls Python looks: at first to put weights away, then to let their old memory go.
+_LOOK_AFTER = (_FEWEST_CALLS, 2 * _FEWEST_CALLS)
+_ENDLESS = 1 << 62  # the calls that compiled code may serve after the last look
 
 
 def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
@@ -61,8 +62,8 @@ def made_once(once: Graph, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-class _Unknown:
-    """Stands for sources of which it is not known whether they are the same: another thread makes its own."""
+class _UnknownSources:
+    """Stands for sources that may have changed while weights are put away; another thread makes its own."""
 
     def same(self, given: Sequence[Tensor]) -> bool:
         return False
@@ -77,10 +78,10 @@ class _Made:
     __slots__ = (
         "_allowed",
         "_calls",
-        "_left",
+        "_calls_left",
         "_sources",
+        "behind",
         "cuda",
-        "left",
         "owners",
         "quick",
         "shared",
@@ -88,49 +89,51 @@ class _Made:
     )
 
     quick: Check
-    """Gives a kernel what it reads, by compiled code that Python has allowed to serve some calls."""
+    """Gives a kernel what it reads: compiled code, which may serve as many calls as Python allows."""
 
     def __init__(self, sources: Sources, shared: tuple[Shared, ...] | None, owners: Any) -> None:
         self.sources = sources
         self.shared = shared or ()
-        self.tensors = (
-            None if shared is None else tuple(one.tensor for one in shared)
-        )  # None: nothing to read
+        # None: nothing is kept, so that each call computes the region whole.
+        self.tensors = None if shared is None else tuple(one.tensor for one in shared)
         self.owners = owners  # weak references to the weights
-        self.left: list[Behind] = []  # what weights that were put away leave behind
+        self.behind: list[Behind] = []  # the old memory of weights that were put away
         self.cuda = any(one.is_cuda for one in self.tensors or ())
         self._calls = 0  # until Python last looked
-        self._allowed, self._left = 0, c_longlong(0)  # later calls of compiled code, and those that are left
+        self._allowed = 0  # calls that compiled code may serve from then on
+        self._calls_left = c_longlong(0)  # those of them that it has not served yet
 
     @property
-    def sources(self) -> Sources | _Unknown:
+    def sources(self) -> Sources | _UnknownSources:
         """The weights as they were."""
         return self._sources
 
     @sources.setter
-    def sources(self, found: Sources | _Unknown) -> None:
+    def sources(self, found: Sources | _UnknownSources) -> None:
         self._sources, self.quick = found, ask_python
 
     @property
     def calls(self) -> int:
         """The calls that were served."""
-        return self._calls + self._allowed - self._left.value
+        return self._calls + self._allowed - self._calls_left.value
 
     def begin(self) -> None:
         """Count calls from now on: those of races do not tell whether the weights stay the same."""
-        self._calls = self._allowed = self._left.value = 0
+        self._calls = self._allowed = self._calls_left.value = 0
 
     def serve(self) -> None:
-        """Count a call, and allow compiled code to serve those that come before Python is to look."""
+        """Count a call, and allow compiled code to serve the calls until Python is to look again."""
         self._calls = calls = self.calls + 1
-        self._allowed = next((turn - calls - 1 for turn in _TURNS if turn > calls), _MANY)
-        self._left.value = self._allowed
+        self._allowed = next((look - calls - 1 for look in _LOOK_AFTER if look > calls), _ENDLESS)
+        self._calls_left.value = self._allowed
 
-    def hasten(self, weights: Sequence[Tensor], places: Sequence[int], reads: Sequence[int | Tensor]) -> None:
-        """Let compiled code serve later calls, which give the weights at these places."""
+    def speed_up(
+        self, weights: Sequence[Tensor], places: Sequence[int], reads: Sequence[int | Tensor]
+    ) -> None:
+        """Let compiled code serve later calls, whose weights are at these places among the arguments."""
         sources = self._sources
         if self.quick is ask_python and isinstance(sources, Sources) and not self.cuda:
-            self.quick = sources.compiled_check(weights, Reads(places, reads, self._left))
+            self.quick = sources.compiled_check(weights, Reads(places, reads, self._calls_left))
 
 
 _all_kept: "weakref.WeakSet[Kept]" = weakref.WeakSet()
@@ -150,15 +153,18 @@ def all_made() -> Iterator[tuple[Part, list[Tensor], Tensor]]:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Weights that changed too often, until they stay the same for some calls: twice as many each time."""
+    """Weights that changed too often: nothing is made of them until they stay the same for some calls.
+
+    Each time it takes twice as many calls.
+    """
 
     owners: tuple["weakref.ref[Tensor]", ...]
     state: object = None
     calls: int = 0
-    needed: int = _RESTLESS
+    needed: int = _FEWEST_CALLS
 
     def ends(self, state: object) -> bool:
-        """Whether they have stayed the same for as many calls as it takes."""
+        """Whether the weights have stayed the same for as many calls as it takes; `state` is how they are."""
         self.calls = self.calls + 1 if state == self.state else 1
         self.state = state
         if self.calls <= self.needed:
@@ -231,8 +237,8 @@ class Kept:
                 return self._make(given)
             self.latest[id(given[0])] = made
         made.serve()
-        if made.calls in _TURNS:
-            self._rest(made, given)
+        if made.calls in _LOOK_AFTER:
+            self._put_unread_away(made, given)
         return None if made.cuda and torch.cuda.is_current_stream_capturing() else made.tensors
 
     def _make(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
@@ -241,7 +247,7 @@ class Kept:
         if not all(map(can_be_watched, given)):
             self._refuse("changes of some weights cannot be detected")
             return None
-        if self._on_end is not None and self._short >= _PATIENCE and not self._has_settled(given):
+        if self._on_end is not None and self._short >= _SHORT_LIVES and not self._has_settled(given):
             self._tell("the weights change with nearly every call", self._on_end)
             return None
         sources = Sources(given)  # made first: what is written from here on is seen in the next call
@@ -294,10 +300,10 @@ class Kept:
 
         return share(part, weights, make)
 
-    def _rest(self, made: _Made, given: Sequence[Tensor]) -> None:
+    def _put_unread_away(self, made: _Made, given: Sequence[Tensor]) -> None:
         """Put the weights away that calls no longer read, once they have stayed the same for some calls."""
-        made.left.clear()
-        if made.calls != _RESTLESS or self._on_end is None or made.tensors is None:
+        made.behind.clear()  # at the second look, the old memory goes
+        if made.calls != _FEWEST_CALLS or self._on_end is None or made.tensors is None:
             return
         going = [given[at] for at in self.unread if not is_away(given[at])]
         if not going:
@@ -306,10 +312,10 @@ class Kept:
         for kept in list(_all_kept):
             for key, other in list(kept._made.items()):
                 if not ids.isdisjoint(key):
-                    other.sources = _Unknown()  # the sources use the memory of the weights as well
+                    other.sources = _UnknownSources()  # the sources use the memory of the weights as well
         let_go(going)
         writes_to(given)  # lets aliases go that nobody else has
-        made.left += [behind for one in going if (behind := put_away(one)) is not None]
+        made.behind += [behind for one in going if (behind := put_away(one)) is not None]
         found = Sources(given)
         if found.state() != before:
             return  # another thread has written to a weight meanwhile
@@ -320,10 +326,10 @@ class Kept:
     def _drop(self, key: tuple[int, ...]) -> None:
         made = self._made.pop(key, None)
         self.latest.pop(key[0], None)
-        for behind in made.left if made else ():
+        for behind in made.behind if made else ():
             behind.repeat_late_write()
-        if made is not None and not isinstance(made.sources, _Unknown):  # else no weight has changed
-            self._short = self._short + 1 if made.calls < _RESTLESS else 0
+        if made is not None and not isinstance(made.sources, _UnknownSources):  # else no weight has changed
+            self._short = self._short + 1 if made.calls < _FEWEST_CALLS else 0
 
     def _refuse(self, why: str) -> None:
         """Say why nothing is made of some weights; others are kept as before."""
@@ -395,7 +401,7 @@ class KeptKernel:
         made, count = self.kept.latest.get(id(weights[0])), len(given)
         if made is not None and made.tensors is kept:
             reads = [at if at < count else kept[at - count] for at in self._read]
-            made.hasten(weights, self._weights, reads)
+            made.speed_up(weights, self._weights, reads)
         known = (*given, *kept)
         return tuple(known[at] for at in self._read)
 

@@ -263,7 +263,7 @@ def test_writes_that_began_before_are_not_lost(ends: str, monkeypatch: pytest.Mo
         kept.of([g, w])
     assert w.data_ptr() != place
     if ends != "at once":
-        end_late(w, kept.made[0].left[0], 5)
+        end_late(w, kept.made[0].behind[0], 5)
     if ends == "before another":
         w.fill_(6)
         told = 6.0

@@ -87,7 +87,7 @@ def test_all_calls_are_counted_and_python_looks_at_its_turns(
         assert made.calls == turn
         served = made.quick(given) is not None  # it counts as a call, too
         assert served is (compiled and turn not in (7, 15))
-        made._left.value += served
+        made._calls_left.value += served
 
 
 @torch.no_grad()
