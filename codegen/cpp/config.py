@@ -20,33 +20,42 @@ FEW = 16
 GROUPED = 96
 """Rows from which on they are copied in groups where registers are few; `worth_groups` in the runtime."""
 
-_ROW = 512  # positions of an axis that lies contiguous in memory
+_MOST_CONFIGS = 24  # configurations that are tried
 _LANES = 16  # lanes of the widest vectors
-_REUSE = 256  # positions of a longer tile, a multiple of the lanes of a vector
-_RUNNING = 96  # positions of a tile whose accumulators are rescaled as the kernel goes on
-_ROWS = 192  # positions of such a tile times those of axes that are one tile because of `FEW`
-_MOST = 24  # configurations that are tried
-_SMALL = 32768  # element operations that one thread does sooner than two
-_SPILLED = 10 * 32768  # floats of scratch memory that a program may take at most
-_KEPT = 32768  # floats of scratch memory that stay in the second cache
-_SUMMED = (512, 256, 128, 64)  # positions of a reduction between two touches of its accumulators
-_MET_SUM = 4096  # positions of a reduction along which operands in bf16 are read in place
-_MET = 2048  # columns of them
-_MET_ROWS = 128  # rows that read operands in place
-_PANEL = 64  # rows that are packed once for all columns
-_PASSING = 256  # columns of a tile then, at most
-_SHARED = 4  # programs of each core, of which one more on some of them does not matter
-_PASSED = 256  # rows for which it is worth while to pack the columns once
-_STAYING = 4 * 32768  # numbers of columns that are packed once for all rows
-_MANY = 256  # rows from which on columns are copied for all of them; `pair_many` in the runtime
-_TALL_ROWS, _TALL_COLUMNS = 512, 128  # rows of a tile whose columns are copied, and the columns then
+_LITTLE_WORK = 32768  # so many element operations take less time than starting a second thread
+_MOST_SCRATCH = 10 * 32768  # floats of scratch memory that a program may take
+_CACHED_SCRATCH = 32768  # floats of scratch memory that stay in the second-level cache
+_UNEVEN_ROUNDS = 4  # with so many programs for each core, one more on some cores does not matter
+
+# The longest tiles of an axis.
+_ROW_TILE = 512  # of the grid, contiguous in memory
+_SHARING_TILE = 256  # of the grid, whose programs share what they read; a multiple of a vector's lanes
+_RESCALED_TILE = 96  # the same in kernels that rescale accumulators as they go on
+_RESCALED_POSITIONS = 192  # such a tile times the axes that are one tile because of `FEW`
+_SUM_TILES = (512, 256, 128, 64)  # of a sum: its accumulators are touched once for each tile
+_MASKED_TILE = 256  # of a loop that a mask ends early
+
+# Products in bf16.
+_HALF_SUM_TILE = 4096  # the longest tile of a sum whose operands are read in place
+_HALF_ROWS, _HALF_COLUMNS = 128, 2048  # rows and columns of a tile whose operands are read in place
+_MANY_ROWS = 256  # with more rows, the columns are copied once for all of them; `pair_many` in the runtime
+_TALL_ROWS, _TALL_COLUMNS = 512, 128  # rows and columns of a tile whose columns are copied
+_CACHE_STRIDE = 4096  # rows whose length is a multiple of this compete for the same lines of the cache
+
+# Products in which one operand stays packed while the other one passes.
+_PANEL_ROWS = 64  # rows that are packed once for all columns
+_PASSING_TILE = 256  # the most columns of a tile then
+_LEAST_PASSING = 256  # rows for which it pays to pack the columns once
+_STAYING_NUMBERS = 4 * 32768  # numbers of the columns that are packed once for all rows
+
+# Products of many rows, which are copied in groups.
 _GROUPED_TILES = ((512, 512), (256, 512), (256, 256), (128, 256))  # rows and columns of a tile, at most
-_GROUPED_SUM, _GROUPED_COLUMNS = 512, 256  # of such a tile at most, and of the matrix at least
-_APART = 4096  # columns in bf16 whose rows, if they have a multiple of it, compete for lines of the cache
-_LINE = 256  # positions of an axis of an image that is one tile
-_FILTERS = 512  # the most filters of a convolution that stay together
-_SUMS = 4 * 32768  # sums of a convolution in a tile, which meet again after a part of their terms
-_STOPPING = 256  # the most positions of a tile along a loop that a mask ends early
+_GROUPED_SUM, _GROUPED_COLUMNS = 512, 256  # the longest tile of a sum, and the least columns of the matrix
+
+# Convolutions.
+_IMAGE_TILE = 256  # an axis of an image of at most so many positions is one tile
+_MOST_FILTERS = 512  # filters that stay together
+_IMAGE_SUMS = 4 * 32768  # sums in a tile, which are touched again after a part of their terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +110,23 @@ def default_config(
             continue
         shared = _shared_volume(readings, axis, sizes)
         if axis in inner:
-            tiles[axis] = _whole_tiles(sizes[axis], _ROW, cores)
+            tiles[axis] = _whole_tiles(sizes[axis], _ROW_TILE, cores)
         elif shared:
             tiles[axis] = max(1, sizes[axis])
             several += [axis]
         else:
             tiles[axis] = 1
     slid, filters = _slid_outputs(program)
-    tiles |= {axis: sizes[axis] for axis in slid if 1 <= sizes[axis] <= _LINE}
+    tiles |= {axis: sizes[axis] for axis in slid if 1 <= sizes[axis] <= _IMAGE_TILE}
     few = prod(tiles[axis] for axis in several if tiles[axis] <= FEW)
     runs = any(isinstance(one, Move) for one, _ in program.flat())
     for axis in several:
         if tiles[axis] > FEW:
-            alone = _RUNNING if runs else _REUSE
-            most = alone if few == 1 else max(alone // 4, min(alone, _ROWS // few))
+            alone = _RESCALED_TILE if runs else _SHARING_TILE
+            most = alone if few == 1 else max(alone // 4, min(alone, _RESCALED_POSITIONS // few))
             tiles[axis] = _equal_tiles(tiles[axis], most)
     positions = prod(sizes[axis] for axis in slid)
-    together = min(positions, _FILTERS)  # each program copies what it reads of the image, for all of these
+    together = min(positions, _MOST_FILTERS)  # each program copies what it reads of the image for all
     tiles |= {axis: sizes[axis] for axis in filters if sizes[axis] <= together}
     if slid:
         tiles |= _shared_out(tiles, slid, sizes, cores)
@@ -130,12 +139,12 @@ def default_config(
         widest = min(left, key=lambda axis: (_shared_volume(readings, axis, sizes), -tiles[axis]))
         tiles[widest] = -(-tiles[widest] // 2)
     for axis in program.looped:
-        length = 2 * _ROW if _streams(readings, axis) else _SUMMED[-1]
+        length = 2 * _ROW_TILE if _streams(readings, axis) else _SUM_TILES[-1]
         tiles[axis] = max(1, min(sizes[axis], length))
     threads = 1 if little else 0
-    stops = {axis: _STOPPING for axis in program.looped if _stops(program, axis)}
+    stops = {axis: _MASKED_TILE for axis in program.looped if _stops(program, axis)}
     config = CppConfig(tuple(tiles.items()), schedule="dynamic" if stops else "static", threads=threads)
-    for length in _SUMMED:
+    for length in _SUM_TILES:
         longer = {
             axis: tile
             if _streams(readings, axis)
@@ -144,16 +153,16 @@ def default_config(
             if axis not in program.grid
         }
         longest = replace(config, tiles=tuple({**tiles, **longer}.items()))
-        if memory.floats(longest) <= _SPILLED:
+        if memory.floats(longest) <= _MOST_SCRATCH:
             config = longest
             break
-    if not runs and not stops and _meets_halves(program):
+    if not runs and not stops and _multiplies_halves(program):
         config = _for_halves(program, config, sizes, memory, cores, rows=several, columns=inner)
     elif not runs and not stops and not slid:
         ways = _for_groups(program, config, sizes, cores) if vectors == "avx2" else []
         ways += _for_operand_that_stays(program, config, sizes, cores)
         for way in ways:
-            if memory.floats(way) <= _SPILLED:
+            if memory.floats(way) <= _MOST_SCRATCH:
                 return way
     taps = {axis for step in program.steps() for place in step.places for axis, _ in place.terms}
     whole = tuple(
@@ -162,7 +171,7 @@ def default_config(
         if (axis in taps or _walks(program, axis) > 1) and not _stops(program, axis)
     )
     for axes in (whole, *((axis,) for axis in whole)):
-        if axes and memory.floats(replace(config, whole=axes)) <= _KEPT:
+        if axes and memory.floats(replace(config, whole=axes)) <= _CACHED_SCRATCH:
             return replace(config, whole=axes)
     return config
 
@@ -192,13 +201,13 @@ def _shared_out(
     """Return tiles of the outermost axis of an image, so that sums fit and each core gets equally many."""
     first = slid[0]
     rest = prod(tile for axis, tile in tiles.items() if axis != first)
-    count = max(1, -(-rest * sizes[first] // _SUMS))
+    count = max(1, -(-rest * sizes[first] // _IMAGE_SUMS))
     if prod(-(-sizes[axis] // tile) for axis, tile in tiles.items() if axis != first) % cores:
         count = -(-count // cores) * cores
     return {first: max(1, -(-sizes[first] // min(count, max(1, sizes[first]))))}
 
 
-def _meets_halves(program: KernelProgram) -> bool:
+def _multiplies_halves(program: KernelProgram) -> bool:
     """Whether all that a kernel reads is in bf16, and it multiplies matrices."""
     contracts = any(step.op == "contract" for step in program.steps())
     return contracts and all(tensor.dtype == "bf16" for tensor in program.loads)
@@ -222,25 +231,26 @@ def _for_halves(
     readings = program.readings()
     tiles = dict(config.tiles)
     if not all(_streams(readings, axis) for axis in program.looped):
-        apart = {axes[-1] for axes in readings if len(axes) > 1 and sizes[axes[-1]] % _APART == 0}
+        apart = {axes[-1] for axes in readings if len(axes) > 1 and sizes[axes[-1]] % _CACHE_STRIDE == 0}
         if apart.isdisjoint(set(columns) - set(program.looped)):
             return config
         taller = {axis: _equal_tiles(sizes[axis], _TALL_ROWS) for axis in rows if tiles[axis] > FEW}
         tall = replace(config, tiles=tuple((tiles | taller).items()))
-        return tall if memory.floats(tall) <= _SPILLED else config
-    summed = {axis: min(sizes[axis], _MET_SUM) for axis in program.looped}
+        return tall if memory.floats(tall) <= _MOST_SCRATCH else config
+    summed = {axis: min(sizes[axis], _HALF_SUM_TILE) for axis in program.looped}
     longer = replace(config, tiles=tuple((tiles | summed).items()))
     if memory.floats(longer) == memory.floats(config):
         config, tiles = longer, tiles | summed
     several = [axis for axis in rows if tiles[axis] > FEW]
     most = {axis: _equal_tiles(sizes[axis], _TALL_ROWS) for axis in several}
-    copied = any(length > _MANY for length in most.values())
-    many = {axis: _equal_tiles(sizes[axis], min(tiles[axis], _MET_ROWS)) for axis in several}
-    options = ([(most, _TALL_COLUMNS)] if copied else []) + [(many, _MET), (many, _MET // 2)]
+    copied = any(length > _MANY_ROWS for length in most.values())
+    many = {axis: _equal_tiles(sizes[axis], min(tiles[axis], _HALF_ROWS)) for axis in several}
+    options = [(most, _TALL_COLUMNS)] if copied else []
+    options += [(many, _HALF_COLUMNS), (many, _HALF_COLUMNS // 2)]
     for heights, length in options if several else ():
         wide = {axis: _whole_tiles(sizes[axis], length, cores) for axis in program.grid if axis in columns}
         wider = replace(config, tiles=tuple((tiles | heights | wide).items()))
-        if memory.floats(wider) <= _SPILLED:
+        if memory.floats(wider) <= _MOST_SCRATCH:
             return wider
     return config
 
@@ -257,20 +267,20 @@ def _for_operand_that_stays(
         return []
     readings, columns = program.readings(), program.grid[-1]
     summed = prod(sizes[axis] for axis in program.looped)
-    if _PANEL * summed > MOST_PACKED:
+    if _PANEL_ROWS * summed > MOST_PACKED:
         return []
-    length = _ROW if sizes[row] <= _PANEL else _PASSING
+    length = _ROW_TILE if sizes[row] <= _PANEL_ROWS else _PASSING_TILE
     order: tuple[str, ...] = ()
     if not all(_streams(readings, axis) for axis in program.looped):
         # The columns stay, as many as have room in the second cache, and the rows pass.
-        if sizes[row] < _PASSED:
+        if sizes[row] < _LEAST_PASSING:
             return []
         order = (*(axis for axis in program.grid if axis != row), row)
-        length = min(max(_STAYING // max(1, summed) // _PANEL, 1) * _PANEL, _PASSING)
-    tiles = {row: _equal_tiles(sizes[row], _PANEL), columns: _whole_tiles(sizes[columns], length, cores)}
+        length = min(max(_STAYING_NUMBERS // max(1, summed) // _PANEL_ROWS, 1) * _PANEL_ROWS, _PASSING_TILE)
+    tiles = {row: _equal_tiles(sizes[row], _PANEL_ROWS), columns: _whole_tiles(sizes[columns], length, cores)}
     tiles = dict(config.tiles) | tiles
     programs = _programs({axis: tiles[axis] for axis in program.grid}, sizes)
-    if programs % cores and programs < _SHARED * cores:  # some cores would wait for the others
+    if programs % cores and programs < _UNEVEN_ROUNDS * cores:  # some cores would wait for the others
         return []
     return [replace(config, tiles=tuple(tiles.items()), whole=program.looped, order=order)]
 
@@ -287,7 +297,7 @@ def _for_groups(
         lengths = {row: _equal_tiles(sizes[row], tall), columns: _whole_tiles(sizes[columns], wide, cores)}
         tiles = dict(config.tiles) | summed | lengths
         programs = _programs({axis: tiles[axis] for axis in program.grid}, sizes)
-        if tiles[columns] > _PANEL and (programs % cores == 0 or programs >= _SHARED * cores):
+        if tiles[columns] > _PANEL_ROWS and (programs % cores == 0 or programs >= _UNEVEN_ROUNDS * cores):
             found.append(replace(config, tiles=tuple(tiles.items())))
     return found
 
@@ -309,7 +319,7 @@ def _row_of_matrices(program: KernelProgram, sizes: Mapping[str, int]) -> str | 
 def configs(
     program: KernelProgram, sizes: Mapping[str, int], *, cores: int = 2, vectors: str = "avx512"
 ) -> Iterator[CppConfig]:
-    """Yield configurations worth a try, the default one first, at most 24 of them.
+    """Yield configurations worth a try, the default one first, at most `_MOST_CONFIGS` of them.
 
     Each differs from the default in one choice, the later ones in two.
     """
@@ -322,11 +332,11 @@ def configs(
         single = [replace(first, filtered=True), *chain.from_iterable(both)]
     found |= dict.fromkeys(single)
     for one in single:
-        if len(found) >= _MOST:
+        if len(found) >= _MOST_CONFIGS:
             break
         others = _other_choices(program, one, sizes, memory)
         found |= dict.fromkeys(two for two in others if _distance(first, two) == 2)
-    yield from list(found)[:_MOST]
+    yield from list(found)[:_MOST_CONFIGS]
 
 
 def _other_choices(
@@ -340,7 +350,7 @@ def _other_choices(
             length = max(1, min(int(tile * factor), max(1, sizes[axis])))
             if length != tile and axis not in parts and axis not in first.whole:
                 other = replace(first, tiles=tuple({**tiles, axis: length}.items()))
-                if memory.floats(other) <= _SPILLED:
+                if memory.floats(other) <= _MOST_SCRATCH:
                     yield other
     if program.grid:
         yield replace(first, schedule="dynamic" if first.schedule == "static" else "static")
@@ -350,7 +360,7 @@ def _other_choices(
     looped = program.looped
     for whole in dict.fromkeys([(), looped, *((axis,) for axis in looped)]):
         other = replace(first, whole=whole)
-        if other != first and memory.floats(other) <= _SPILLED:
+        if other != first and memory.floats(other) <= _MOST_SCRATCH:
             yield other
 
 
@@ -369,7 +379,7 @@ def _little(program: KernelProgram, sizes: Mapping[str, int]) -> bool:
         for one, _ in program.flat()
         if isinstance(one, (Compute, Move))
     ]
-    return sum(prod(max(1, sizes[axis]) for axis in every) for every in work) <= _SMALL
+    return sum(prod(max(1, sizes[axis]) for axis in every) for every in work) <= _LITTLE_WORK
 
 
 def _programs(tiles: Mapping[str, int], sizes: Mapping[str, int]) -> int:
