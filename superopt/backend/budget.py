@@ -61,7 +61,7 @@ def decisions_of(
         if ledger.left_s >= FIRST_S:
             warm_up.first_runs(target)
     taken = {node for digest, one in found.items() if one.taken for node in _nodes(alike[digest])}
-    ledger.relieved(taken)
+    ledger.note_saved(taken)
     if races and ledger.left_s >= FIRST_S:
         _share(races, alike, taken, ledger, warm_up, target)
     made = found | {digest: race.decided() for digest, race in races.items()}
@@ -172,7 +172,7 @@ def _share(
         """Note what is taken."""
         nonlocal taken
         if tried.taken and not taken.issuperset(nodes := _nodes(alike[digest])):
-            ledger.relieved(taken | nodes, before=taken)
+            ledger.note_saved(taken | nodes, before=taken)
             taken |= nodes
 
     for search in (False, True):

@@ -17,10 +17,10 @@ from superopt.result.codec import write_json
 
 __all__ = ["Decision", "Ledger"]
 
-_SHARE = 0.85  # the share of Inductor's expected time that a search may take
+_SHARE = 0.85  # a search may take this share of the time that Inductor is expected to take
 _MOST_S = 60.0
-_LEAST_KERNEL_S = 0.4  # in less time no kernel is compiled: there is none, or it was compiled before
-_NEAR_PEAK = 0.75  # the share of the peak rates above which a report says so
+_LEAST_KERNEL_S = 0.4  # in less time no kernel was compiled: the cache had it, or there is none
+_NEAR_PEAK = 0.75  # a report says so where kernels reach this share of the peak rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,12 @@ class Ledger:
     inductor_s: float = 0.0  # the seconds that Inductor is expected to take for the graphs so far
     saved_s: float = 0.0  # the share of these that Inductor saves, as it need not compile what is taken
     node_s: float = 0.0  # the seconds that Inductor took to prepare each node
-    each_s: float = inf  # the seconds that it took for each kernel of a region, at its best
-    entered: float | None = None  # when the graph under way was handed to Inductor, by this thread's own time
+    each_s: float = inf  # the fewest seconds that Inductor took for a kernel of a region
+    entered: float | None = None  # when Inductor got the present graph, by the clock of this thread
     searched: int = 0  # regions that were searched or tuned, not recalled
     graphs: int = 0
     decisions: list[Decision] = field(default_factory=list)
-    uncompiled: list[str] = field(default_factory=list)  # of graphs that eager PyTorch runs: how much faster
+    uncompiled: list[str] = field(default_factory=list)  # graphs that eager PyTorch runs, and why
     outside: Counter[str] = field(default_factory=Counter)  # operators in no region, each with the reason
     known: dict[str, Decision] = field(default_factory=dict)  # decisions by the keys of their regions
     checked: set[str] = field(default_factory=set)  # the keys of recalled regions that were timed again
@@ -113,7 +113,7 @@ class Ledger:
 
     @property
     def budget_s(self) -> float:
-        """The seconds of search and tuning: as told, or a share of what Inductor takes and what it saves."""
+        """The seconds of search and tuning: the option, or else a share of what Inductor takes and saves."""
         told = self.options.budget_s
         return min(_SHARE * self.inductor_s + self.saved_s, _MOST_S) if told is None else told
 
@@ -122,8 +122,8 @@ class Ledger:
         """The seconds of search and tuning that are left."""
         return max(self.budget_s - self.spent_s, 0.0)
 
-    def arrived(self, graph: fx.Graph, *, joint: bool, alone: float = 1.0) -> None:
-        """Count the seconds in which Inductor prepared this graph, and in which it will compile it."""
+    def note_arrival(self, graph: fx.Graph, *, joint: bool, alone: float = 1.0) -> None:
+        """Note that Inductor hands over a graph: the seconds that it took, and those of compiling to come."""
         if self.entered is not None:
             prepared_s = time.thread_time() - self.entered
             self.inductor_s += prepared_s
@@ -131,22 +131,22 @@ class Ledger:
             self.entered = None
         self.inductor_s += self.node_s * NODES * kernels_of(graph)
 
-    def compiled(self, graph: fx.Graph, seconds: float) -> None:
-        """Note in how many seconds Inductor compiled a region, unless its cache had the kernels."""
+    def note_compiled(self, graph: fx.Graph, seconds: float) -> None:
+        """Note how long Inductor took to compile a region, unless its cache had the kernels."""
         each_s = seconds / kernels_of(graph)
         if each_s > _LEAST_KERNEL_S:
             self.each_s = min(self.each_s, each_s)
 
     @property
     def kernel_s(self) -> float:
-        """The seconds in which Inductor compiles a kernel, about; 0 where nothing tells.
+        """About how many seconds Inductor takes to compile a kernel; 0 where nothing tells.
 
         What was seen counts: the first graph of a process takes long to prepare, as Inductor is loaded then.
         """
         return min(self.node_s * NODES, self.each_s)
 
-    def relieved(self, taken: Collection[fx.Node], before: Collection[fx.Node] = ()) -> None:
-        """Count the seconds that Inductor saves as more nodes of a graph are taken than before."""
+    def note_saved(self, taken: Collection[fx.Node], before: Collection[fx.Node] = ()) -> None:
+        """Note the seconds that Inductor saves, since these nodes are taken and not only those of before."""
         for graph in {node.graph for node in taken}:
             kernels = kernels_of(graph, without=before) - kernels_of(graph, without=taken)
             self.saved_s += self.node_s * NODES * kernels

@@ -106,7 +106,7 @@ class RegionPass(CustomGraphPass):
     def _run(self, graph: fx.Graph, warm_up: WarmUp) -> None:
         self.ledger.graphs += 1
         role = pass_of(graph)
-        self.ledger.arrived(graph, joint=role == "forward", alone=warm_up.alone)
+        self.ledger.note_arrival(graph, joint=role == "forward", alone=warm_up.alone)
         searched, spent = self.ledger.searched, self.ledger.spent_s
         title = f"graph {self.ledger.graphs}, {role}"
         device = device_of(graph)

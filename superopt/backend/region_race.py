@@ -418,7 +418,7 @@ class RegionRace:
             self.waiting = partial(self._confirmed, known, ours, plan, unclear)
             return replace(known, why="no time to compile Inductor's code of it", open=True)
         raced = self._race(ours, INDUCTOR)
-        self.ledger.compiled(self.module.graph, rival.making_s[INDUCTOR.name])
+        self.ledger.note_compiled(self.module.graph, rival.making_s[INDUCTOR.name])
         self.before_us = raced.measurements["inductor"].median_us
         known = replace(known, why="", before_is_least=False)
         return self._no_gain(self.before_us) or self._judged(known, raced, plan, self.call_us)

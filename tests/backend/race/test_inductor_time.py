@@ -67,23 +67,23 @@ def test_a_node_takes_less_than_it_did_beside_others_or_with_its_gradients() -> 
 def test_a_ledger_expects_all_graphs_at_the_pace_of_the_first() -> None:
     graph = functional(Layers(3, alike=True), torch.ones(4, 8))
     ledger = Ledger(BackendOptions())
-    ledger.arrived(graph, joint=False)
+    ledger.note_arrival(graph, joint=False)
     assert ledger.inductor_s == 0.0  # nothing is known yet
     ledger.node_s = 0.01
-    ledger.arrived(graph, joint=False)
+    ledger.note_arrival(graph, joint=False)
     assert ledger.inductor_s == pytest.approx(0.01 * NODES * kernels_of(graph))
 
 
 def test_the_pace_that_was_seen_counts() -> None:
     graph = functional(Layers(1, alike=True), torch.ones(4, 8))
     ledger = Ledger(BackendOptions())
-    ledger.compiled(graph, 3.0 * kernels_of(graph))
+    ledger.note_compiled(graph, 3.0 * kernels_of(graph))
     assert ledger.kernel_s == 0.0  # no graph has arrived yet
     ledger.node_s = 1.0  # of the first graph of a process
     assert ledger.kernel_s == pytest.approx(3.0)
-    ledger.compiled(graph, 0.01)  # its kernels were at hand
+    ledger.note_compiled(graph, 0.01)  # its kernels were at hand
     assert ledger.kernel_s == pytest.approx(3.0)
-    ledger.compiled(graph, 2.0 * kernels_of(graph))
+    ledger.note_compiled(graph, 2.0 * kernels_of(graph))
     assert ledger.kernel_s == pytest.approx(2.0)
 
 
