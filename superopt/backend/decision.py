@@ -18,7 +18,7 @@ from superopt.result.codec import write_json
 __all__ = ["Decision", "Ledger"]
 
 _SHARE = 0.85  # a search may take this share of the time that Inductor is expected to take
-_MOST_S = 60.0
+_MOST_S = 60.0  # the largest budget where the user gives none
 _LEAST_KERNEL_S = 0.4  # in less time no kernel was compiled: the cache had it, or there is none
 _NEAR_PEAK = 0.75  # a report says so where kernels reach this share of the peak rates
 
@@ -33,18 +33,18 @@ class Decision:
     why: str
     graph: str = ""  # the number of the compiled graph, and whether it is a forward or a backward one
     before_us: float | None = None  # the time of Inductor's code
-    before_is_least: bool = False  # whether that is only a lower bound: the time of the library calls
+    before_is_least: bool = False  # whether `before_us` is only a lower bound, the time of the library calls
     after_us: float | None = None  # the time of superopt's kernels
     floor_us: float | None = None  # the least time that its bytes and its arithmetic take, by the cost model
     verdict: str = ""
-    plan: str | None = None  # also of kernels that came near Inductor's code, and are not taken
+    plan: str | None = None  # also where kernels came near Inductor's code, but are not taken
     recalled: bool = False
-    open: bool = False  # time ran out before all was tried; a run with more time may decide otherwise
-    final: bool = False  # decided with a large budget of its own: it is not tried again
+    open: bool = False  # time ran out: a run with more time may decide otherwise
+    final: bool = False  # decided with a large budget of its own, and not tried again
     budget_s: float = 0.0  # the budget of the run that decided
     seconds: float = 0.0
-    flops: int = 0  # the operations of its matmuls
-    bytes: int = 0  # what its operators read and write, each by itself
+    flops: int = 0  # the operations of the region's matmuls
+    bytes: int = 0  # what the region's operators read and write, each by itself
 
     def to_json(self) -> dict[str, Any]:
         """Return the decision as plain data, for reports."""

@@ -107,7 +107,7 @@ def _deferred(
     note()
     differentiated = ours is not None and ours.pending is not None and torch.is_grad_enabled()
     if ours is not None:
-        ours.told = note  # a backward graph may come by later
+        ours.on_waiting = note  # the backward graph is compiled later
     return with_take_up(compiled, graph) if graph is not None and (graph.keys or differentiated) else compiled
 
 
@@ -186,7 +186,7 @@ def _compiled(
         try:
             return with_inductor(module, inputs, patches), ours
         finally:
-            ours.warm_up = None  # a backward graph may come by later
+            ours.warm_up = None  # it has ended before the backward graph is compiled
 
 
 def _begin(warm_up: WarmUp, module: fx.GraphModule, inputs: Sequence[Any], options: BackendOptions) -> None:

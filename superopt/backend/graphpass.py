@@ -56,9 +56,9 @@ class RegionPass(CustomGraphPass):
         self.ledger = ledger
         self.before = tuple(before)
         self.warm_up = warm_up  # started for the first graph
-        self.watched = tuple(watched)  # of each input, whether it can be told that it changes
-        self.pending: dict[str, Key] | None = None  # keys of what waits; None: no graph was seen
-        self.told: Callable[[], None] | None = None  # called when a graph's waiting regions are known
+        self.watched = tuple(watched)  # for each input, whether a change of it can be seen
+        self.pending: dict[str, Key] | None = None  # what waits for more time; None: no graph came yet
+        self.on_waiting: Callable[[], None] | None = None  # called when some regions of a graph wait
 
     def uuid(self) -> bytes | None:
         """Return a digest of all that the pass depends on, or None where no graph may come from a cache."""
@@ -162,8 +162,8 @@ class RegionPass(CustomGraphPass):
             except Exception as error:  # the decisions stand even if the race cannot be queued
                 log.warning("the race of a whole graph is not queued: %s", kind_and_line(error))
         self.pending = {**(self.pending or {}), **keys}
-        if keys and self.told is not None:
-            self.told()
+        if keys and self.on_waiting is not None:
+            self.on_waiting()
 
     def _report(self) -> None:
         try:
@@ -195,7 +195,7 @@ def weights_of(graph: fx.Graph, watched: Sequence[bool] = ()) -> set[fx.Node]:
 
 
 def watched_of(inputs: Sequence[Any]) -> tuple[bool, ...]:
-    """Return of each input whether it can be told that it changes; nobody asks that of what is no weight."""
+    """Return for each input whether a change of it can be seen; True for what is no weight."""
 
     def is_weight(one: Any) -> bool:
         return isinstance(one, nn.Parameter) or getattr(one, "_dynamo_static_input_type", None) is not None
