@@ -42,26 +42,26 @@ log = logging.getLogger("superopt")
 WIN = 1.05
 """How much faster than Inductor's code a region must be to be taken."""
 
-_OPERATORS_WIN = 1.02  # likewise by PyTorch's own operators, which bring no kernels that could be wrong
+_OPERATORS_WIN = 1.02  # the same for PyTorch's own operators, which bring no kernels that could be wrong
 
-_LEAST_S = (1.5, 3.0)  # seconds below which a region is not begun as it is written, or with a search
-_LEAST_COMPILED_S = 0.8  # and where its kernels are compiled ahead
-_UNSEEN = 0.3  # the share of what the floor promises that is hoped for before kernels are scheduled
-_DOUBT = 0.1  # the share of what the floor promises that is hoped for where predictions promise less
-_COMPILED = (2, 6)  # candidates of a region as it is written, and of what a search found
+_LEAST_S = (1.5, 3.0)  # with less time a region is not tried as it is written, or by a search
+_LEAST_COMPILED_S = 0.8  # the first of these where the region's kernels are compiled ahead
+_UNSEEN = 0.3  # the share of the gain down to the floor that is hoped for before kernels are scheduled
+_DOUBT = 0.1  # the share of that gain which is hoped for even if predictions promise less
+_COMPILED = (2, 6)  # candidates that are compiled of a region as written, and of a search's graphs
 _MOST_S = 40.0  # the most seconds that one region gets
 _SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is for compiling and checking
-_MAKING = 0.5  # the share of a region's time that ranking ways to run it leaves for making and racing them
-_EXPECTING = 0.1  # the share of the time that is left for scheduling one region ahead
+_MAKING = 0.5  # ranking schedules leaves this share of a region's time for making and racing kernels
+_EXPECTING = 0.1  # the share of the time left that scheduling one region ahead may take
 _CONFIRMING = 0.06  # the share of a region's time for the last race
-_RACE_S, _LONGER = 1.5, 3.0  # the most seconds of it, and how many times as long it may go on in doubt
-_NEAR_S = 1.0  # a result that comes this near to the deadline is what there was time for, not the best
-_TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, calling an operator costs what could be gained
+_RACE_S, _LONGER = 1.5, 3.0  # seconds of the last race, and how many times as long if in doubt
+_NEAR_S = 1.0  # a result that comes so shortly before the deadline was cut short by it
+_TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, a call costs as much as could be gained
 _NO_ROOM = 1.1  # within this many times the floor, Inductor's code leaves nothing to gain
-_LOOKING_S = 2.0  # seconds of search for cheaper graphs, before a region is said to be at the floor
-_CALL_US = 3.0  # what Inductor's code of a region takes by itself to be called, and not inside a graph
-_APART = 1.4  # Inductor's code of what eager PyTorch has one kernel for takes about this many times as long
-_NEAR = 1.5  # kernels race eager PyTorch too where its time was within this many times theirs
+_LOOKING_S = 2.0  # seconds of search for cheaper graphs before a region counts as at the floor
+_CALL_US = 3.0  # what a call of Inductor's code of a region costs outside of a graph
+_APART = 1.4  # Inductor's code is slower by about this where eager PyTorch has one kernel for it
+_NEAR = 1.5  # kernels also race eager PyTorch if it took at most this many times their time
 
 
 def even() -> float:
@@ -92,22 +92,19 @@ class RegionRace:
         self.eager: fx.GraphModule = self.module  # the region as eager PyTorch computes it
         self.fused = False  # whether eager PyTorch has kernels of its own for parts of it
         self.operators_raced = False  # whether PyTorch's own operators have raced
-        self.before_us = 0.0  # what Inductor takes, or is guessed to take
+        self.before_us = 0.0  # the time of Inductor's code, measured or guessed
         self.first_runs: FirstRuns | None = None
-        self.found = known  # the best so far
+        self.found = known  # the best decision so far
         self.settled = False  # whether more time would not help
-        self.timeless = False  # whether there was none
-        self.patient = False  # whether Inductor's code of it is made later, as other regions wait
-        self.waiting: Callable[[], Decision] | None = None  # what goes on then
+        self.said_no_time = False  # whether the decision says that time was short
+        self.patient = False  # whether the race with Inductor's code is left for later, as other regions wait
+        self.waiting: Callable[[], Decision] | None = None  # that race, where it was left
         self.searched = False  # whether a search ended in good time
-        self.ahead = Ahead()  # of the region as it is written
+        self.ahead = Ahead()  # kernels of the region as it is written, scheduled and compiled ahead
 
     @property
     def gain_us(self) -> float:
-        """What may still be gained, about; by the floor, as long as nothing is measured.
-
-        Of library calls what they take: where they are at the floor, Inductor's code is near it.
-        """
+        """About what may still be gained: the time above the floor, or the floor before any measurement."""
         if self.rival is None:
             return self.floor_us
         return max((self._taken_us or self._least_before_us) - self.floor_us, 0.0)
@@ -224,9 +221,9 @@ class RegionRace:
         return found
 
     def _without_time(self, known: Decision) -> Decision:
-        if self.timeless:  # it was said before
+        if self.said_no_time:
             return known
-        self.timeless = True
+        self.said_no_time = True
         left = f"{self.ledger.left_s:.0f} of {self.ledger.budget_s:.0f} s of the budget are left"
         why = f"{known.why}; not searched: {left}" if known.why else f"no time: {left}"
         return replace(known, why=why, open=True)
