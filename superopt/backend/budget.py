@@ -17,6 +17,7 @@ from superopt.backend.region_race import RegionRace
 from superopt.errors import kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.targets import Target
+from superopt.tune.first_runs import FirstRuns
 
 __all__ = ["FIRST_S", "decisions_of"]
 
@@ -27,11 +28,9 @@ FIRST_S = 2.0
 
 # A region gets at least this, as written and after a search: better to decide a few than to begin all.
 _ENOUGH_S = (5.0, 10.0)
-_KEPT_BACK = 0.5  # the most of what is left that one region, as written, leaves to those after it
-# The share of the time for measuring what there is to beat, which tells where most may be gained.
-_MEASURING = 0.2
-# Later regions take this share of the first one's time: what all kernels share is compiled by then.
-_LATER = 0.8
+_KEPT_BACK = 0.5  # a region leaves at most this share of the time to the regions after it
+_MEASURING = 0.2  # the share of the time for measuring rivals, which tells where most may be gained
+_LATER = 0.8  # later regions take this share of the first one's time, which compiled what all kernels share
 _SEARCHED = 2.2  # a search takes at least this many times as long as trying the region as written
 
 
@@ -63,7 +62,9 @@ def decisions_of(
     taken = {node for digest, one in found.items() if one.taken for node in _nodes(alike[digest])}
     ledger.note_saved(taken)
     if races and ledger.left_s >= FIRST_S:
-        _share(races, alike, taken, ledger, warm_up, target)
+        sharing, first_runs = _Sharing(races, alike, taken, ledger), warm_up.first_runs(target)
+        sharing.prepare(warm_up)
+        sharing.run(first_runs)
     made = found | {digest: race.decided() for digest, race in races.items()}
     if mode_of(ledger.options) != "off":
         try:
@@ -120,88 +121,101 @@ def _defer(
         bound_queue()
 
 
-def _share(
-    races: Mapping[str, RegionRace],
-    alike: Mapping[str, Sequence[Region]],
-    taken: set[fx.Node],
-    ledger: Ledger,
-    warm_up: WarmUp,
-    target: Target,
-) -> None:
-    """Let all regions try, first as they are written; the regions that may gain most come first.
+class _Sharing:
+    """How the regions of a graph share the budget: all try as they are written, then after a search.
 
-    The first kernels that promise a gain are compiled while the other regions are measured and scheduled, and
-    race first: no compiler is at work then, which would disturb them.
+    The regions that may gain most come first.
     """
 
-    def by_gain(*, hoped: bool = False) -> tuple[list[str], dict[str, float]]:
-        gains = {
-            digest: (race.hope_us if hoped else race.gain_us) * len(alike[digest])
-            for digest, race in races.items()
-        }
-        ready = {digest for digest, race in races.items() if hoped and race.ahead.compiling}
-        return sorted(gains, key=lambda digest: (digest not in ready, -gains[digest])), gains
+    def __init__(
+        self,
+        races: Mapping[str, RegionRace],
+        alike: Mapping[str, Sequence[Region]],
+        taken: set[fx.Node],
+        ledger: Ledger,
+    ) -> None:
+        self.races, self.alike, self.taken, self.ledger = races, alike, taken, ledger
+        self.heavy = {digest: regions[0].subgraph.piece.heavy for digest, regions in alike.items()}
+        self.took: list[float] = []  # seconds that regions took as written, for each matmul and reduction
 
-    first_runs, start, most = warm_up.first_runs(target), ledger.spent_s, _MEASURING * ledger.left_s
-    begun = False
-    for digest in by_gain()[0]:
-        race = races[digest]
-        if ledger.spent_s - start < most:
-            race.measure()
-        if ledger.spent_s - start < 2 * most:
-            race.expect()
-        begun = begun or race.compile_ahead(warm_up)
-    heavy = {digest: of[0].subgraph.piece.heavy for digest, of in alike.items()}
-    took: list[float] = []  # seconds for each matmul and reduction
+    def prepare(self, warm_up: WarmUp) -> None:
+        """Measure what there is to beat, and schedule the regions as they are written.
 
-    def is_late(digest: str, *, search: bool) -> bool:
-        """Whether too little time is left to finish a region."""
-        each = (_SEARCHED * _longest(took) if search else _LATER * min(took)) if took else 0.0
-        return ledger.left_s < heavy[digest] * each
+        The first kernels that promise a gain are compiled while the other regions are measured and scheduled,
+        and race first: no compiler is at work then, which would disturb them.
+        """
+        ledger, begun = self.ledger, False
+        start, most = ledger.spent_s, _MEASURING * ledger.left_s
+        for digest in self._by_gain()[0]:
+            race = self.races[digest]
+            if ledger.spent_s - start < most:
+                race.measure()
+            if ledger.spent_s - start < 2 * most:
+                race.expect()
+            begun = begun or race.compile_ahead(warm_up)
 
-    def doubts() -> dict[str, float]:
-        return {digest: race.doubt_us * len(alike[digest]) for digest, race in races.items()}
+    def run(self, first_runs: FirstRuns | None) -> None:
+        """Let all regions try, and then those race with Inductor's code that wait for that."""
+        for search in (False, True):
+            self._try_all(first_runs, search=search)
+            doubts = self._doubts()
+            for digest in sorted(filter(doubts.__getitem__, doubts), key=lambda one: -doubts[one]):
+                self._note(digest, self.races[digest].confirmed(self.ledger.left_s))
 
-    def spoils(digest: str, gain_us: float) -> bool:
-        """Whether a region's turn would take the time of a race that waits, and that may gain more."""
-        turn_s = heavy[digest] * _LATER * min(took, default=0.0)
-        fits = ledger.left_s - turn_s >= COMPILING_S
-        return not fits and ledger.left_s >= COMPILING_S and max(doubts().values()) > gain_us
-
-    def note(digest: str, tried: Decision) -> None:
-        """Note what is taken."""
-        nonlocal taken
-        if tried.taken and not taken.issuperset(nodes := _nodes(alike[digest])):
-            ledger.note_saved(taken | nodes, before=taken)
-            taken |= nodes
-
-    for search in (False, True):
-        order, gains = by_gain(hoped=not search)
-        waiting = [digest for digest in order if not races[digest].settled]
-        # Where no search is sure to end in time, one is begun all the same: nothing else needs the time.
-        alone = None
-        if (
-            search
-            and ledger.left_s >= _ENOUGH_S[search]
-            and all(is_late(one, search=True) for one in waiting)
-        ):
-            alone = next(iter(waiting), None)
+    def _try_all(self, first_runs: FirstRuns | None, *, search: bool) -> None:
+        order, gains = self._by_gain(hoped=not search)
+        waiting = [digest for digest in order if not self.races[digest].settled]
+        last_resort = self._last_resort(waiting) if search else None
         for at, digest in enumerate(order):
-            before_s, left_s = ledger.spent_s, ledger.left_s
-            if digest == alone:
+            before_s, left_s = self.ledger.spent_s, self.ledger.left_s
+            if digest == last_resort:
                 turn_s = left_s
-            elif is_late(digest, search=search) or (not search and spoils(digest, gains[digest])):
+            elif self._is_late(digest, search=search) or (not search and self._spoils(digest, gains[digest])):
                 turn_s = 0.0
             else:
-                later = 0 if search else sum(not races[one].settled for one in order[at + 1 :])
+                later = 0 if search else sum(not self.races[one].settled for one in order[at + 1 :])
                 turn_s = _turn_s(left_s, [gains[one] for one in order[at:]], _ENOUGH_S[search], later)
             patient = not search and len(waiting) > 1
-            note(digest, races[digest].tried(turn_s, first_runs, search=search, patient=patient))
-            if not search and ledger.spent_s > before_s:
-                took.append((ledger.spent_s - before_s) / heavy[digest])
-        waits = doubts()
-        for digest in sorted(filter(waits.__getitem__, waits), key=lambda one: -waits[one]):
-            note(digest, races[digest].confirmed(ledger.left_s))
+            self._note(digest, self.races[digest].tried(turn_s, first_runs, search=search, patient=patient))
+            if not search and self.ledger.spent_s > before_s:
+                self.took.append((self.ledger.spent_s - before_s) / self.heavy[digest])
+
+    def _by_gain(self, *, hoped: bool = False) -> tuple[list[str], dict[str, float]]:
+        """Return the regions, the largest gain first, and the gains: possible ones, or those hoped for."""
+        gains = {
+            digest: (race.hope_us if hoped else race.gain_us) * len(self.alike[digest])
+            for digest, race in self.races.items()
+        }
+        ready = {digest for digest, race in self.races.items() if hoped and race.ahead.compiling}
+        return sorted(gains, key=lambda digest: (digest not in ready, -gains[digest])), gains
+
+    def _doubts(self) -> dict[str, float]:
+        """Return what regions may gain that wait for a race with Inductor's code."""
+        return {digest: race.doubt_us * len(self.alike[digest]) for digest, race in self.races.items()}
+
+    def _is_late(self, digest: str, *, search: bool) -> bool:
+        """Whether too little time is left to finish a region."""
+        took = self.took
+        each = (_SEARCHED * _longest(took) if search else _LATER * min(took)) if took else 0.0
+        return self.ledger.left_s < self.heavy[digest] * each
+
+    def _spoils(self, digest: str, gain_us: float) -> bool:
+        """Whether a region's turn would take the time of a race that waits, and that may gain more."""
+        left_s = self.ledger.left_s
+        turn_s = self.heavy[digest] * _LATER * min(self.took, default=0.0)
+        fits = left_s - turn_s >= COMPILING_S
+        return not fits and left_s >= COMPILING_S and max(self._doubts().values()) > gain_us
+
+    def _last_resort(self, waiting: Sequence[str]) -> str | None:
+        """Return a region to search though no search is sure to end in time: nothing else needs the time."""
+        all_late = all(self._is_late(one, search=True) for one in waiting)
+        return next(iter(waiting), None) if all_late and self.ledger.left_s >= _ENOUGH_S[True] else None
+
+    def _note(self, digest: str, tried: Decision) -> None:
+        """Note which nodes of the graph are taken."""
+        if tried.taken and not self.taken.issuperset(nodes := _nodes(self.alike[digest])):
+            self.ledger.note_saved(self.taken | nodes, before=self.taken)
+            self.taken |= nodes
 
 
 def _turn_s(left_s: float, gains: Sequence[float], enough_s: float, later: int) -> float:
