@@ -17,7 +17,7 @@ __all__ = ["BETTER", "better", "further", "judged"]
 BETTER = 1.02
 """A new plan takes the place of an old one if it is this many times as fast."""
 
-_NEAR = 0.9  # the least speed with which kernels may still gain inside the whole graph
+_NEAR = 0.9  # kernels of at least this speed may still gain inside the whole graph
 
 
 def judged(known: Decision, raced: HeadToHead, plan: str, call_us: float, win: float) -> Decision:

@@ -18,7 +18,7 @@ from superopt.tune.measure import bytes_of
 
 __all__ = ["border_us"]
 
-_CALL_US = 5.0  # what Python takes to make a tensor and to call the kernel that writes it; a GPU runs behind
+_CALL_US = 5.0  # what Python takes to make a tensor and call its kernel; a GPU does not wait for Python
 
 # Operators that Inductor has a lowering for, but no code that it fuses: it calls PyTorch's, or sorts.
 _APART = frozenset({"sort", "topk", "scatter", "index_put", "cumsum", "cumprod", "convolution", "copy_"})

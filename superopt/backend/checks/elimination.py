@@ -16,9 +16,9 @@ __all__ = ["RACE_S", "Elimination", "Outcome"]
 RACE_S = 0.6
 """Seconds of a race of two forms of a graph."""
 
-_MOST_RACE_S = 2.4  # seconds of a race that is not decided by then
-_LEAST_SPEED = 0.98  # a race that nothing decides costs the regions their place below this
-_SINGLE = 8  # the most regions without each of which the graph is raced
+_MOST_RACE_S = 2.4  # seconds of a race that is not decided earlier
+_LEAST_SPEED = 0.98  # in an undecided race, regions go if the graph is slower than this with them
+_SINGLE = 8  # at most so many regions, those that gain least, are left out one at a time
 
 Program = Callable[[], Any]
 
@@ -27,7 +27,7 @@ Program = Callable[[], Any]
 class Outcome:
     """What the races of a graph found: why regions go, and which join that did not win alone."""
 
-    lost: Mapping[str, str]  # by the digests of the keys of regions
+    lost: Mapping[str, str]  # why regions went, by the digests of their keys
     joined: frozenset[str] = frozenset()
 
 

@@ -19,9 +19,9 @@ COMPILING_S = 2.5
 HOPELESS = 1.5
 """Kernels this many times as slow as the library calls are surely slower than Inductor's code."""
 
-_FACTORS = (8.0, 1 / 8)  # sizes that are symbols are tried at these multiples, where the winner must not lose
-_NO_LOSS = 0.98  # the least speed against Inductor's code at these sizes
-_RACE_S = 0.3  # seconds of a race at these sizes
+_FACTORS = (8.0, 1 / 8)  # dynamic sizes are also tried at these multiples of what was seen
+_NO_LOSS = 0.98  # the least speed beside Inductor's code that is no loss there
+_RACE_S = 0.3  # seconds of a race there
 
 
 def slower_elsewhere(

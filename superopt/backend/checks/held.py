@@ -25,7 +25,7 @@ __all__ = ["holding_no_more"]
 
 log = logging.getLogger("superopt")
 
-_FREE = 0.25  # the share of the memory that is free which the inputs of a region may take
+_FREE = 0.25  # the inputs of a region may take this share of the free memory
 
 Replaced = Callable[[Taken], fx.Graph]
 """Returns the graph of a pass with some of its regions replaced by calls of their plans."""

@@ -21,10 +21,10 @@ from superopt.verify.floats.report import FloatReport
 
 __all__ = ["RegionInputs", "scaled"]
 
-_CALLED_WITH = ("normal",)  # distributions that the whole plan is called with; its kernels met all of them
+_CALLED_WITH = ("normal",)  # distributions for calls of the whole plan; its kernels met all of them
 _COPIES_BYTES = 96 << 20
 _MOST_COPIES = 8
-_LONG_FLOPS = 500_000_000  # with more operations in matmuls, memory is not what takes the time
+_LONG_FLOPS = 500_000_000  # with more operations in matmuls, memory does not decide the time
 
 
 class RegionInputs:

@@ -29,10 +29,10 @@ __all__ = ["rechecked"]
 
 log = logging.getLogger("superopt")
 
-_CHANGED = 1.3  # kernels that take this many times as long as before, or as short, are in another state
-_LOOK_S = 0.03  # seconds in which they are timed
+_CHANGED = 1.3  # kernels whose time has changed by this factor show a machine in another state
+_LOOK_S = 0.03  # seconds of timing them for that
 _RACE_S = 0.5
-_COMPILING_S = 2.5  # about what Inductor takes to compile a region
+_COMPILING_S = 2.5  # about the seconds that Inductor takes to compile a region
 
 
 def rechecked(known: Decision, region: Region, target: Target, ledger: Ledger) -> Decision:

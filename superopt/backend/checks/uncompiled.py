@@ -40,14 +40,14 @@ log = logging.getLogger("superopt")
 
 Program = Callable[..., Any]
 
-_RACE_S, _MOST_RACE_S = 0.6, 4.0  # the most seconds of a race, and of one that is not decided by then
-_RACE_SHARE = 0.15  # the share of the time for compiling that a race takes at most
-_LOOKS = 2  # calls of each that tell whether there is anything to race
-_CALLS = 7  # calls of each that a race takes at least
-_NEAR = 1.2  # eager PyTorch does not race where its fastest call takes so many times as long
-_SHORT_S = 2e-4  # what a shorter call reads lies in the nearest caches in a race, and not in a program
-_SHORT_WIN = 1.1  # so eager PyTorch has to be so many times as fast in short calls
-_FREE = 0.25  # the share of the free memory that a call with copies of the inputs may take
+_RACE_S, _MOST_RACE_S = 0.6, 4.0  # seconds of a race, and of one that is not decided by then
+_RACE_SHARE = 0.15  # a race takes at most this share of the time that compiling took
+_LOOKS = 2  # calls of each program that tell whether a race is worth while
+_CALLS = 7  # the fewest calls of each program in a race
+_NEAR = 1.2  # eager PyTorch does not race if its fastest call takes this many times as long
+_SHORT_S = 2e-4  # in a race, the nearest caches hold what a shorter call reads; in a program they do not
+_SHORT_WIN = 1.1  # so in short calls eager PyTorch must be this many times as fast
+_FREE = 0.25  # a call with copies of the inputs may take this share of the free memory
 
 # Where the functions of graphs come from that leave no trace; each may be followed by a dot and more.
 _PLAIN = ("torch", "_operator", "operator", "math", "builtins")

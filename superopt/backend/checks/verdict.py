@@ -27,9 +27,9 @@ class Verdict:
     """Which regions a graph lost in a race of its own, and which it was compiled without last."""
 
     plans: Mapping[str, str]  # by the digests of the regions' keys: the digest of each plan that raced in it
-    lost: Mapping[str, str]  # by these digests: why a region went
+    lost: Mapping[str, str]  # why a region went, by the same digests
     without: tuple[str, ...] = ()  # the digests of the regions that won alone and were left out
-    joined: tuple[str, ...] = ()  # those of regions that did not win alone, and make the graph faster
+    joined: tuple[str, ...] = ()  # the digests of the regions that did not win alone, but that help the graph
     raced: bool = False
     failed: str = ""  # why the graph cannot be raced, if so
 

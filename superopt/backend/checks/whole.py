@@ -47,11 +47,11 @@ log = logging.getLogger("superopt")
 
 Replace = Callable[[fx.Graph, Taken], None]
 
-_PATIENCE = 2.0  # how many times as long a race of deferred work takes
-_MOST_BYTES = 4 << 30  # of inputs, above which no others are drawn beside the model
-_FREE = 0.5  # the share of the memory that is free which they may take
-_COLD_US = 50.0  # what a kernel loses on a CPU where much other code ran since its last call
-_LOWERING = 0.5  # the share of the time to compile a graph that it takes again, with all kernels at hand
+_PATIENCE = 2.0  # deferred work races this many times as long
+_MOST_BYTES = 4 << 30  # inputs of more bytes are not drawn beside the model
+_FREE = 0.5  # drawn inputs may take this share of the free memory
+_COLD_US = 50.0  # what a CPU kernel loses if much other code ran since its last call
+_LOWERING = 0.5  # compiling a graph again, with all kernels at hand, takes this share of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Stay:
     """The regions that stay in a graph, why others go, and whether a race of the graph says so."""
 
     taken: Taken
-    lost: Mapping[str, str]  # by the digests of the keys of regions
+    lost: Mapping[str, str]  # why regions went, by the digests of their keys
     raced: bool
 
 
