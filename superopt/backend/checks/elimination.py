@@ -135,7 +135,7 @@ def _least_first(taken: Taken) -> list[str]:
 
 
 def _told(raced: HeadToHead) -> str:
-    return f"the whole graph has {raced.speed_of('with'):.2f} times the speed with it"
+    return f"with it, the whole graph runs at {raced.speed_of('with'):.2f} times its speed"
 
 
 def _is_gained(raced: HeadToHead) -> bool:

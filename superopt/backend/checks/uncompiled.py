@@ -140,7 +140,7 @@ class Uncompiled:
 
     def note(self, speed: float) -> None:
         """Note that the graph runs uncompiled."""
-        told = f"left to eager PyTorch as a whole, which has {speed:.2f} times the speed of compiled code"
+        told = f"left to eager PyTorch as a whole, which runs at {speed:.2f} times the speed of compiled code"
         self.ledger.uncompiled.append(told)
         log.info("a graph is %s", told)
 
