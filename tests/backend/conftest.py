@@ -81,7 +81,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Decision]:
         assert not left, f"also computed outside the regions: {left}"  # the pass logs it as a trouble
 
     monkeypatch.setattr(budget, "known_decision", choose)
-    monkeypatch.setattr(whole, "holding_no_more", lambda graph, offered, replaced: (offered, {}))
+    monkeypatch.setattr(whole, "regions_that_fit", lambda graph, offered, replaced: (offered, {}))
     monkeypatch.setattr(graphpass, "replace_all", replaced)
     return made
 

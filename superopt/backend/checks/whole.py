@@ -23,7 +23,7 @@ from torch import Tensor, fx
 
 from superopt.backend.checks.border import border_us
 from superopt.backend.checks.elimination import RACE_S, Elimination, Outcome
-from superopt.backend.checks.held import holding_no_more
+from superopt.backend.checks.pass_memory import regions_that_fit
 from superopt.backend.checks.verdict import Taken, Verdict, keep_verdict, known_verdict, plans_in, verdict_key
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.graph_data import digest_of
@@ -84,7 +84,7 @@ class WholeRace:
         Those that are offered won alone or, where they are not taken, came near it.
         """
         with self.ledger.spending():
-            offered, holding_more = holding_no_more(self.graph, offered, self._replaced)
+            offered, holding_more = regions_that_fit(self.graph, offered, self._replaced)
         if not offered or self.is_whole(offered):
             return Stay([one for one in offered if one[1].taken], holding_more, True)
         key, cached = self.key, self.ledger.options.cache
@@ -110,7 +110,7 @@ class WholeRace:
     def last_word(self, offered: Taken, seconds: float) -> Verdict:
         """Return the verdict on a graph after races of about so many seconds, or raise SuperoptError."""
         end = time.monotonic() + seconds
-        offered, _ = holding_no_more(self.graph, offered, self._replaced)
+        offered, _ = regions_that_fit(self.graph, offered, self._replaced)
         found = Outcome({})
         if offered and not self.is_whole(offered):
             if not runs_on_anything(self.graph):

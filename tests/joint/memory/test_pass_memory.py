@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from superopt.backend.checks import held, whole
-from superopt.backend.checks.held import holding_no_more
+from superopt.backend.checks import pass_memory, whole
+from superopt.backend.checks.pass_memory import regions_that_fit
 from superopt.backend.checks.verdict import Taken
 from superopt.backend.checks.whole import WholeRace
 from superopt.backend.decision import Decision, Ledger
@@ -68,14 +68,14 @@ def offered_in(graph: fx.Graph) -> Taken:
 
 def left_of(graph: fx.Graph, offered: Taken) -> tuple[Taken, dict[str, str]]:
     race = WholeRace(graph, TARGET, Ledger(BackendOptions()), replace_all)
-    return holding_no_more(graph, offered, race._replaced)
+    return regions_that_fit(graph, offered, race._replaced)
 
 
 @pytest.mark.parametrize(("within", "stays"), [(0, True), (9 * LARGE, False)])
 def test_a_region_goes_whose_kernels_take_too_much(
     within: int, stays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "_within", lambda *told: within)
+    monkeypatch.setattr(pass_memory, "_bytes_within", lambda *told: within)
     graph = passes_of(loss, given())[0]
     offered = offered_in(graph)
     left, lost = left_of(graph, offered)
@@ -92,8 +92,9 @@ def test_regions_that_gain_most_are_asked_first(monkeypatch: pytest.MonkeyPatch)
     graph = passes_of(two, given())[0]
     offered = offered_in(graph)
     assert len(offered) == 2
-    monkeypatch.setattr(held, "_within", lambda *told: 0)
-    monkeypatch.setattr(held, "_most", lambda graph, within: calls_in(graph) > 1)  # one of both is too many
+    monkeypatch.setattr(pass_memory, "_bytes_within", lambda *told: 0)
+    # One of both regions is too many.
+    monkeypatch.setattr(pass_memory, "_most_bytes", lambda graph, within: calls_in(graph) > 1)
     assert left_of(graph, offered)[0] == offered[:1]
     first_gains_least = [
         (region, replace(one, before_us=2.0 + at)) for at, (region, one) in enumerate(offered)
@@ -108,8 +109,8 @@ def test_regions_that_are_not_taken_take_no_room(monkeypatch: pytest.MonkeyPatch
     graph = passes_of(two, given())[0]
     near, won = offered_in(graph)
     near = (near[0], replace(near[1], taken=False))
-    monkeypatch.setattr(held, "_within", lambda *told: 0)
-    monkeypatch.setattr(held, "_most", lambda graph, within: calls_in(graph) > 1)
+    monkeypatch.setattr(pass_memory, "_bytes_within", lambda *told: 0)
+    monkeypatch.setattr(pass_memory, "_most_bytes", lambda graph, within: calls_in(graph) > 1)
     assert left_of(graph, [near, won])[0] == [won]
 
 
@@ -117,7 +118,7 @@ def test_what_cannot_be_counted_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_memory(region: Region, plan: str) -> int:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(held, "_within", no_memory)
+    monkeypatch.setattr(pass_memory, "_bytes_within", no_memory)
     graph = passes_of(loss, given())[0]
     offered = offered_in(graph)
     assert left_of(graph, offered) == (offered, {})
@@ -126,17 +127,17 @@ def test_what_cannot_be_counted_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_deferred_work_counts_alike() -> None:
     for graph in passes_of(loss, given()):
         again, _ = graph_from(data_of_graph(graph), "cpu")
-        assert held._is_counted(again)
-        assert held._most(again, {}) == held._most(graph, {})
+        assert pass_memory._is_counted(again)
+        assert pass_memory._most_bytes(again, {}) == pass_memory._most_bytes(graph, {})
         assert digest_of(again) == digest_of(graph)
 
 
 def calls_in(graph: fx.Graph) -> int:
-    return len(graph.find_nodes(op="call_function", target=held.REGION))
+    return len(graph.find_nodes(op="call_function", target=pass_memory.REGION))
 
 
 def test_nothing_is_asked_outside_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "_within", lambda *told: 9 * LARGE)
+    monkeypatch.setattr(pass_memory, "_bytes_within", lambda *told: 9 * LARGE)
     graph = passes_of(loss, given())[0]
     for at, node in enumerate(graph.find_nodes(op="placeholder")):
         node._rename(f"arg{at}_1")
@@ -152,18 +153,18 @@ def test_what_kernels_hand_to_each_other_counts(monkeypatch: pytest.MonkeyPatch)
             between = tensors[0] + 1
             return [between[:1].clone()]
 
-    monkeypatch.setattr(held, "plan_of", lambda text: Plan())
+    monkeypatch.setattr(pass_memory, "plan_of", lambda text: Plan())
     monkeypatch.setattr(Region, "in_order", lambda self, names, inputs: list(inputs))
     graph = passes_of(loss, given())[0]
     [(region, _)] = offered_in(graph)
     [first, *_] = region.subgraph.example()
-    assert held._within(region, "a plan") == first.numel() * first.element_size()
+    assert pass_memory._bytes_within(region, "a plan") == first.numel() * first.element_size()
 
 
 def test_one_pass_is_counted_as_it_runs() -> None:
     """The exponentials lie where the products lay; gradients of them lie beside what was kept."""
     forward, backward = passes_of(loss, given())
-    kept = [one for one in backward.find_nodes(op="placeholder") if held._is_kept(one)]
+    kept = [one for one in backward.find_nodes(op="placeholder") if pass_memory._is_kept(one)]
     assert LARGE <= most_of_pass(forward, [], {}) < 1.1 * LARGE
     assert 2 * LARGE <= most_of_pass(backward, kept, {}) < 2.2 * LARGE
 
@@ -192,7 +193,7 @@ def peak_of(module: nn.Module, x: Tensor, **settings: object) -> int:
 @pytest.mark.parametrize("seed", range(10))
 def test_steps_of_random_modules_hold_no_more(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every region is offered; without the check 9 of the first 12 held up to 2.0 times Inductor's memory."""
-    monkeypatch.setattr(whole, "holding_no_more", holding_no_more)
+    monkeypatch.setattr(whole, "regions_that_fit", regions_that_fit)
     monkeypatch.setattr(modules, "WIDTH", 64)
     module, (rows, _, width) = modules.random_module(seed)
     x = torch.randn(2 * rows, 128, width)
