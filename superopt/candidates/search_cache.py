@@ -20,7 +20,7 @@ from superopt.frontier.tensors.bound import bound_of
 from superopt.frontier.tensors.graphs import canonical
 from superopt.ir import Graph, Program, Split, release_shifts
 from superopt.ir.extents import whole_dims
-from superopt.verify.graphs.many import equal_to_all
+from superopt.verify.graphs.all_equal import equal_to_all
 from superopt.weights.division import Weights
 
 __all__ = ["keep_search", "recall_search"]

@@ -161,8 +161,8 @@ def verified(
     What is not equal was merged by an unlucky draw. The proofs take at most so many seconds, but for that of
     the original, which always stays.
     """
+    from superopt.verify.graphs.all_equal import equal_to_all
     from superopt.verify.graphs.equality import LATE
-    from superopt.verify.graphs.many import equal_to_all
 
     verdicts = equal_to_all(goal, [one.graph for one in found], seed=seed, seconds=seconds)
     proven = []

@@ -11,10 +11,10 @@ from superopt.dtypes import tensor_text
 from superopt.verify.floats.compare import check_shapes
 from superopt.verify.floats.coverage import Watch
 from superopt.verify.floats.errors import ROUNDING, Differing, as_long, as_reals, differ, scale_of
+from superopt.verify.floats.float64 import in_float64, largest_number
 from superopt.verify.floats.focus import Focus
 from superopt.verify.floats.report import Counterexample
 from superopt.verify.floats.samples import DIRECTED, DISTRIBUTIONS, beside, sample, tensors_of
-from superopt.verify.floats.wide import in_float64, largest_number
 
 __all__ = ["CANCELLED", "find_counterexample"]
 

@@ -18,10 +18,10 @@ from superopt.verify.evaluation.tiny import is_narrow
 from superopt.verify.field.constants import exact_constant
 from superopt.verify.floats.compare import DISTRIBUTIONS, compare_floats, in_float64, tensors_of
 from superopt.verify.floats.errors import Differing
+from superopt.verify.floats.float64 import held_dtype
 from superopt.verify.floats.focus import focus_of
 from superopt.verify.floats.report import Counterexample, FloatReport
 from superopt.verify.floats.samples import PLAIN
-from superopt.verify.floats.wide import held_dtype
 from superopt.verify.programs.proof import Proof
 from superopt.verify.programs.sides import Side
 from superopt.verify.verdict import Outcome, Verdict

@@ -24,7 +24,7 @@ from superopt.ir import Graph, parse_graph
 from superopt.ir.windows.partly import Corrected, corrected
 from superopt.rules.terms import Goal
 from superopt.trace import trace
-from superopt.verify.graphs import many
+from superopt.verify.graphs import all_equal
 from superopt.verify.verdict import Verdict
 from superopt.workloads import WORKLOADS
 
@@ -90,7 +90,7 @@ def test_seconds(name: str, seconds: float) -> None:
 
 def test_proofs_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs that no proof shows to be equal in time are left out, and the original stays."""
-    equal, ends = many.equal_graphs, []
+    equal, ends = all_equal.equal_graphs, []
 
     def late(a: Graph, b: Graph, *, seed: int | None, end: float) -> Verdict:
         if end == math.inf:  # the original has all the time that it takes
@@ -98,7 +98,7 @@ def test_proofs_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
         ends.append(end)
         return Verdict("unknown")
 
-    monkeypatch.setattr(many, "equal_graphs", late)
+    monkeypatch.setattr(all_equal, "equal_graphs", late)
     start = time.perf_counter()
     [region] = search(graph_of("rmsnorm-linear"), options=SearchOptions(seconds=3)).regions
     assert len(ends) > 3
@@ -347,12 +347,12 @@ def test_an_interrupt_in_the_second_half_keeps_the_first(monkeypatch: pytest.Mon
 
 
 def test_what_there_was_no_time_to_prove_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    equal = many.equal_graphs
+    equal = all_equal.equal_graphs
 
     def late(a: Graph, b: Graph, *, seed: int | None, end: float) -> Verdict:
         return equal(a, b, seed=seed, end=0.0 if end < math.inf else end)
 
-    monkeypatch.setattr(many, "equal_graphs", late)
+    monkeypatch.setattr(all_equal, "equal_graphs", late)
     result = search(graph_of("matmul"), options=SearchOptions(split=False))
     assert result.truncated == ()  # its graph is the original
     result = search(graph_of("rmsnorm-linear"), options=SearchOptions(split=False))

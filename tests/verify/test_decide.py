@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from superopt.verify.equivalent import equivalent
-from superopt.verify.floats.wide import in_float64
+from superopt.verify.floats.float64 import in_float64
 
 GENERATOR = torch.Generator().manual_seed(7)
 X = torch.randn(6, 8, generator=GENERATOR)

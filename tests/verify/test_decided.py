@@ -17,7 +17,7 @@ from superopt.trace import trace
 from superopt.trace.run import run_graph
 from superopt.verify.evaluation.orders import nonnegative_values
 from superopt.verify.evaluation.tensorless import constants_of as rationals_of
-from superopt.verify.graphs.decided import decide_orders
+from superopt.verify.graphs.decided_orders import decide_orders
 from superopt.verify.graphs.equality import equal_graphs
 from superopt.verify.graphs.ranges import ranges_of
 from superopt.verify.ranges import Range

@@ -5,7 +5,7 @@ from time import perf_counter
 import pytest
 
 from superopt.ir import parse_graph
-from superopt.verify.graphs import judge, many
+from superopt.verify.graphs import all_equal, judge
 from superopt.verify.graphs.equality import equal_graphs
 
 _HEAD = """graph one
@@ -62,10 +62,10 @@ def test_proofs_of_layers_with_orders_end_in_time() -> None:
 def test_no_proof_is_begun_after_the_time_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     goal, other = parse_graph(_HEAD + _LAYERS), parse_graph(_HEAD + _NEGATED)
     tried = []
-    equal = many.equal_graphs
-    monkeypatch.setattr(many, "equal_graphs", lambda *of, **how: tried.append(how) or equal(*of, **how))
+    equal = all_equal.equal_graphs
+    monkeypatch.setattr(all_equal, "equal_graphs", lambda *of, **how: tried.append(how) or equal(*of, **how))
     start = perf_counter()
-    verdicts = many.equal_to_all(goal, [other] * 50, seed=1, seconds=0.0)
+    verdicts = all_equal.equal_to_all(goal, [other] * 50, seed=1, seconds=0.0)
     assert [one.outcome for one in verdicts] == ["unknown"] * 50
     assert perf_counter() - start < 30
     assert all(how["end"] <= start + 1 for how in tried)

@@ -38,6 +38,7 @@ from superopt.verify.floats.errors import (
     may_hang,
     never_compared,
 )
+from superopt.verify.floats.float64 import in_float64
 from superopt.verify.floats.focus import Focus
 from superopt.verify.floats.memory import Memory
 from superopt.verify.floats.report import DistributionReport, FloatReport
@@ -54,7 +55,6 @@ from superopt.verify.floats.samples import (
     typical,
 )
 from superopt.verify.floats.seek import seek
-from superopt.verify.floats.wide import in_float64
 from superopt.verify.seeds import generator_seed
 
 __all__ = [

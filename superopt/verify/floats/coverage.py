@@ -15,11 +15,11 @@ from torch import Tensor
 
 from superopt.ir import Graph, Opaque, Region
 from superopt.verify.floats.comparison import Comparison
+from superopt.verify.floats.float64 import Float64
 from superopt.verify.floats.focus import Focus, names_of
 from superopt.verify.floats.observe import Known, Observation, Seen
 from superopt.verify.floats.rounding import grain_of
 from superopt.verify.floats.samples import tensors_of
-from superopt.verify.floats.wide import Float64
 
 if TYPE_CHECKING:
     pass

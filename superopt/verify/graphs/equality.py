@@ -15,7 +15,7 @@ from superopt.verify.evaluation.orders import nonnegative_values
 from superopt.verify.evaluation.tiny import is_narrow
 from superopt.verify.field.residues import mix_seed
 from superopt.verify.graphs.align import Aligned, align_graphs
-from superopt.verify.graphs.decided import decide_orders
+from superopt.verify.graphs.decided_orders import decide_orders
 from superopt.verify.graphs.facts import Facts
 from superopt.verify.graphs.rounds import Finding, random_rounds
 from superopt.verify.graphs.setting import OutOfTimeError, Setting

@@ -19,7 +19,7 @@ from superopt.verify.field.factors import compared_factors
 from superopt.verify.field.primes import HIGHEST, choose_tower
 from superopt.verify.field.residues import mix_seed
 from superopt.verify.graphs.facts import Facts
-from superopt.verify.graphs.fixed import FIXED_TRIALS, has_wrong_orders
+from superopt.verify.graphs.fixed_orders import FIXED_TRIALS, has_wrong_orders
 from superopt.verify.graphs.judge import Judge
 from superopt.verify.verdict import ENOUGH
 

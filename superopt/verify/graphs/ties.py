@@ -6,7 +6,7 @@ from math import ceil, log2
 
 from superopt.verify.evaluation.forms import Form
 from superopt.verify.evaluation.pool import Direct, direct_sites, independent
-from superopt.verify.graphs.declared import ACCIDENT, agree_where_declared, difference_where_declared
+from superopt.verify.graphs.declared_ties import ACCIDENT, agree_where_declared, difference_where_declared
 from superopt.verify.graphs.facts import Facts
 from superopt.verify.graphs.rounds import Finding
 from superopt.verify.graphs.setting import Setting

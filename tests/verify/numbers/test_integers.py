@@ -11,7 +11,7 @@ from superopt import equivalent
 from superopt.ir import parse_graph
 from superopt.verify.evaluation.tiny import tiny_sizes
 from superopt.verify.graphs import ties
-from superopt.verify.graphs.declared import agree_where_declared
+from superopt.verify.graphs.declared_ties import agree_where_declared
 from superopt.verify.graphs.equality import equal_graphs
 from superopt.verify.graphs.setting import Setting
 

@@ -1,7 +1,7 @@
-"""Wide: functions carried out in float64, which is what errors are told against.
+"""Float64: functions carried out in float64, against which errors are measured.
 
-A function that asks for the dtype of a tensor is told the one that it would have: so it takes the same way,
-with the same numbers, as it does on its own inputs.
+A function that asks for the dtype of a tensor is told the one that the tensor would have on the function's
+own inputs. So it takes the same way, with the same numbers, as it does on those.
 """
 
 from collections.abc import Callable, Sequence

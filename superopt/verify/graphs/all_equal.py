@@ -1,4 +1,4 @@
-"""Equality of many graphs to one: all are evaluated together, the steps that they share once."""
+"""All equal: whether many graphs are equal to one. All are evaluated together, the steps they share once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,10 +11,10 @@ from superopt.verify.verdict import Verdict
 
 __all__ = ["equal_to_all"]
 
-_SHARE = 0.25  # of the time that is left, for the next proof of one graph alone
-_LEAST_S = 0.3  # seconds that the first proof gets: most take less
-_FIRST, _GROWTH, _MOST = 2, 4, 8  # graphs compared together: at first, how many times as many then, at most
-_SURE = 0.8  # the share of the time that is left which several graphs may take
+_SHARE = 0.25  # the proof of one graph alone may take this share of the time that is left
+_LEAST_S = 0.3  # a proof gets at least so many seconds; most take less
+_FIRST, _GROWTH, _MOST = 2, 4, 8  # graphs compared together: at first, times as many then, at most
+_SURE = 0.8  # several graphs together may take this share of the time that is left
 
 
 def equal_to_all(
