@@ -31,22 +31,22 @@ __all__ = ["LATE", "equal_graphs"]
 LATE = "the time for proofs was over"
 """The note of a verdict that more time might have changed."""
 
-_BITS = 60
-_VARIANTS = (0, 1)
-_DEFINED = 4000
-_SHARE = 0.1  # of the time that is left, for the proof of one inner value
-_LEAST_S = 0.2  # seconds that it gets as long as any are left
+_BITS = 60  # an "equal" is wrong with a chance of at most 2^-60
+_VARIANTS = (0, 1)  # choices of tiny sizes
+_DEFINED = 4000  # mixed into the seed of the trials that compare where programs are defined
+_SHARE = 0.1  # the proof of one inner value may take this share of the time that is left
+_LEAST_S = 0.2  # and gets at least so many seconds, as long as any are left
 
 
 @dataclass(frozen=True, slots=True)
 class _Effort:
     """How hard equality is tried."""
 
-    trials: int | None  # how many are drawn; None for as many as it takes
+    trials: int | None  # how many trials are drawn; None: as many as it takes
     seed: int
-    bits: int  # of certainty
-    end: float  # the time, as `perf_counter` has it, after which nothing is tried any more
-    sweeps: bool = True  # whether equal inner values are looked for
+    bits: int  # how many bits of certainty are wanted
+    end: float  # nothing is tried after this time of `perf_counter`
+    sweeps: bool = True  # whether equal inner values are looked for first
 
     def of_inner(self) -> "_Effort":
         """Return the effort for one inner value, which leaves time to those after it."""

@@ -23,8 +23,8 @@ from superopt.verify.graphs.facts import Facts
 
 __all__ = ["Judge"]
 
-_LOOKED_AT = 16  # elements of an output in each trial
-_AT_ONCE = 1 << 21  # elements that those looked at may rest on, of all trials together
+_LOOKED_AT = 16  # elements of an output that are looked at in each trial
+_AT_ONCE = 1 << 21  # elements that these may rest on, in all trials together
 _Needs = dict[int, list[NDArray[np.bool_] | None] | None]
 
 

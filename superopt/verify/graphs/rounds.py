@@ -12,10 +12,10 @@ from superopt.verify.verdict import Witness
 
 __all__ = ["Finding", "random_rounds"]
 
-_MOST_DRAWS = 1 << 20  # trials times elements of the cheapest root
+_MOST_DRAWS = 1 << 20  # trials that are drawn, times the elements of the cheapest root
 _ROUNDS = 12
-_ROOTLESS = 256  # trials in which some root has no value, looked at for what rests on none
-_CAREFUL = 256  # trials of one batch where many disagree: only the first ones are judged
+_ROOTLESS = 256  # trials with a root without a value, whose results may rest on no such root
+_CAREFUL = 256  # where many trials of a batch disagree, only so many are judged
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,14 @@ from superopt.verify.verdict import ENOUGH
 __all__ = ["OutOfTimeError", "Setting"]
 
 _LEAST_TRIALS = 8
-_DOUBTFUL_TRIALS = 256  # trials where equality is out of reach and only a difference can be found
+_DOUBTFUL_TRIALS = 256  # trials where equality is out of reach, and only a difference can be found
 _MOST_TRIALS = 1 << 15
-_MOST_WORK = 1 << 24  # trials times elements of the largest value
-_MOST_ELEMENTS = 1 << 23  # the most elements that one value may have
-_CHEAP_TRIALS = 1 << 10  # where more trials are needed, fewer bits of certainty are asked for
+_MOST_WORK = 1 << 24  # trials times the elements of the largest value, at most
+_MOST_ELEMENTS = 1 << 23  # elements that one value may have
+_CHEAP_TRIALS = 1 << 10  # where more trials are needed, less certainty is asked for
 _FEWEST_BITS = 44
-_CLASS_ROUND = 1000
-_FIXED_ROUND = 4000
+_CLASS_ROUND = 1000  # the number of the draw by which equal values are grouped
+_FIXED_ROUND = 4000  # the number of the draw that tells fixed orders
 
 
 class OutOfTimeError(Exception):

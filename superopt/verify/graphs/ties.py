@@ -17,12 +17,12 @@ from superopt.verify.words import called
 __all__ = ["tied_rounds"]
 
 _MOST_TIED = 1 << 18  # trials in which ties are looked for
-_MOST_WORK = 1 << 23  # the most of these trials times elements of the largest value
+_MOST_WORK = 1 << 23  # these trials, times the elements of the largest value
 _FIRST = 256  # trials with ties that come first
 _TIE_BITS = 44  # ties may add 2^-44 to the bound on the error
 _TIE_ROUND = 2000
-_MOST_AT_ONCE = 2  # ways of being equal, which trials with ties reach together
-_TOGETHER = 1 / 8  # of the trials that reach one of two ties, the share that reaches both of them
+_MOST_AT_ONCE = 2  # ties of a comparison that trials with ties reach together
+_TOGETHER = 1 / 8  # the share of the trials reaching one of two ties that reach both
 
 
 def tied_rounds(setting: Setting, tally: Tally, error: float) -> Finding:

@@ -20,22 +20,22 @@ __all__ = ["Tally", "batches", "compare"]
 
 _Pairs: TypeAlias = list[tuple[Residues, Residues]]
 _SPARE = 1.05
-_JUDGED = 256  # the most disagreeing trials whose orders are judged
-_JUDGING_S = 0.8  # about as many trials are judged together as take so long
-_MORE = 8  # how many times as many are judged next, after a few that were quick
+_JUDGED = 256  # disagreeing trials whose orders are judged, at most
+_JUDGING_S = 0.8  # about so many seconds of trials are judged at a time
+_MORE = 8  # after a few quick trials, this many times as many are judged next
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of trials: drawn, with roots of squares only, compared, and defined everywhere."""
+    """Counts of trials, and what was seen in them."""
 
     drawn: int = 0
-    rooted: int = 0
+    rooted: int = 0  # trials in which every root is the root of a square
     compared: int = 0
-    kept: int = 0
+    kept: int = 0  # trials in which both programs were defined everywhere
     dismissed: int = 0  # trials that disagreed, but in an order that real numbers do not have
     undefined: list[int] = field(default_factory=lambda: [0, 0])  # trials in which each graph divided by zero
-    met: Counter[Hashable] = field(default_factory=Counter)  # how often each comparison tied
+    met: Counter[Hashable] = field(default_factory=Counter)  # in how many trials each comparison tied
     # How choices turned out in all trials, and in those with roots of squares only.
     outcomes: set[tuple[int, int, bool]] = field(default_factory=set)
     shown: set[tuple[int, int, bool]] = field(default_factory=set)
