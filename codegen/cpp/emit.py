@@ -6,7 +6,7 @@ from superopt.codegen.cpp.alike import Alike, find_alike
 from superopt.codegen.cpp.config import FEW, CppConfig
 from superopt.codegen.cpp.loop_bounds import reach_end, reach_start
 from superopt.codegen.cpp.nests.nest import print_nest, print_shift
-from superopt.codegen.cpp.nests.standing import print_standing
+from superopt.codegen.cpp.nests.register_sums import print_register_sums
 from superopt.codegen.cpp.plan import Contraction, Fill, Item, Nest, Shift, Walk, viewed
 from superopt.codegen.cpp.source import CPP_TYPES, Argument, CppSource, Place, times
 from superopt.codegen.cpp.tiles import Tiles
@@ -283,10 +283,10 @@ class Emitter(Tiles):
                     print_gathered(self, item)
             elif isinstance(item, Shift):
                 print_shift(self, item.move)
-            elif item.slides:
+            elif item.slides_over_windows:
                 print_sliding(self, item)
-            elif item.stands:
-                print_standing(self, item)
+            elif item.sums_in_registers:
+                print_register_sums(self, item)
             else:
                 self.nest(item)
 

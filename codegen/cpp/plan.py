@@ -51,10 +51,10 @@ def viewed(graph: Graph, value: int) -> int:
     return value
 
 
-_LANES = 16  # of the widest vectors
-_PANEL = 64  # columns that are met together
-_MOST_TAPS = 128  # positions over which sums stay in registers
-_FEWEST = 4  # rows, or columns, that meet what is copied of windows
+_LANES = 16  # lanes of the widest vectors
+_PANEL = 64  # columns of a panel
+_MOST_TAPS = 128  # sums over so many positions of windows stay in registers
+_FEWEST = 4  # with fewer rows or columns, copies of windows do not pay
 
 
 @dataclass(slots=True)
@@ -63,10 +63,10 @@ class Nest:
 
     axes: frozenset[str]
     statements: list[Compute | Store] = field(default_factory=list)
-    # It sums over the short axes of windows in registers; then come further steps, of what it has summed.
-    slides: bool = False
-    # It sums products with what it makes on the way, for few positions of one axis, each sum in a register.
-    stands: bool = False
+    # Whether it sums over the short axes of windows in registers; `rest` are the steps on these sums.
+    slides_over_windows: bool = False
+    # Whether it sums products of one row with a matrix that is made on the way, each sum in a register.
+    sums_in_registers: bool = False
     rest: list[Compute | Store] = field(default_factory=list)
 
     @property
@@ -142,7 +142,7 @@ def make_plan(program: KernelProgram, single: frozenset[str]) -> Plan:
     """Return the plan of a kernel in which tiles have one position of the `single` axes."""
     planner = _Planner(program, single)
     body = planner.sliding(planner.body(program.statements))
-    planner.find_met_again(body)
+    planner.find_reused_rows(body)
     return Plan(body, planner.kept(body), _reduced(body), planner.order)
 
 
@@ -159,7 +159,7 @@ class _Planner:
         places = [place for step in program.steps() for place in step.places]
         self.taps = {axis for place in places for axis, _ in place.terms}
         # Products of one row with matrices in panels that are made on the way.
-        self.standing: set[int] = set()
+        self.register_sums: set[int] = set()
 
     def body(self, statements: tuple[Statement, ...]) -> list[Item]:
         items: list[Item] = []
@@ -194,10 +194,10 @@ class _Planner:
             before = found[-1] if found else None
             if isinstance(item, Walk):
                 found.append(replace(item, body=self.sliding(item.body)))
-            elif isinstance(item, Nest) and self._slides(item):
-                found.append(replace(item, slides=True))
-            elif isinstance(item, Nest) and self._stands(item):
-                found.append(replace(item, stands=True))
+            elif isinstance(item, Nest) and self._slides_over_windows(item):
+                found.append(replace(item, slides_over_windows=True))
+            elif isinstance(item, Nest) and self._sums_in_registers(item):
+                found.append(replace(item, sums_in_registers=True))
             elif isinstance(before, Nest) and isinstance(item, Nest) and self._follows(before, item):
                 found[-1] = replace(before, rest=[*before.rest, *item.statements])
             elif isinstance(before, Nest) and isinstance(item, Nest) and self._goes_before(before, item):
@@ -206,7 +206,7 @@ class _Planner:
                 found.append(item)
         return found
 
-    def _slides(self, nest: Nest) -> bool:
+    def _slides_over_windows(self, nest: Nest) -> bool:
         """Whether a nest reduces over few positions of windows, in one tile, and runs along another axis."""
         computed = [one for one in nest.statements if isinstance(one, Compute)]
         kept = [axis for axis in self.order if axis in nest.axes - self.single]
@@ -219,21 +219,21 @@ class _Planner:
             and all(one.step.op in REDUCTIONS or one.value not in self.stored for one in computed)
         )
 
-    def _stands(self, nest: Nest) -> bool:
+    def _sums_in_registers(self, nest: Nest) -> bool:
         """Whether all that a nest reduces are products of one row with matrices that are made on the way."""
         reduced = {one.value for one in nest.reductions}
-        return bool(reduced) and reduced <= self.standing
+        return bool(reduced) and reduced <= self.register_sums
 
     def _follows(self, before: Nest, item: Nest) -> bool:
         """Whether a nest runs along what is left of a nest over windows, and reduces nothing."""
         moved = set[int]().union(*map(self.elsewhere, item.statements))
         along = item.axes == before.axes - before.reduced and moved.isdisjoint(before.made)
-        return before.slides and not item.reduced and along
+        return before.slides_over_windows and not item.reduced and along
 
     def _goes_before(self, before: Nest, item: Nest) -> bool:
         """Whether a nest reads nothing of a nest over windows, whose further steps may read the item."""
         reads = set[int]().union(*(self.sources(one) for one in item.statements))
-        return before.slides and reads.isdisjoint(before.made)
+        return before.slides_over_windows and reads.isdisjoint(before.made)
 
     def _place(self, items: list[Item], first: int, one: Compute | Store, work: frozenset[str]) -> None:
         """Add a statement to the earliest nest over its axes that comes after all it reads."""
@@ -293,7 +293,7 @@ class _Planner:
         if slides or any(map(self._reaches_outside, (a, b))):
             return self._gathered(one, a, b, rows, result, summed) if slides else None
         if not rows and self._is_made_in_panels(one, b, n):
-            self.standing.add(one.value)
+            self.register_sums.add(one.value)
             return None
         m = rows[-1] if rows else None
         # The last axis is that along which memory runs, and others may continue it; a short one is no loop.
@@ -337,12 +337,12 @@ class _Planner:
             step = self.graph.step_of(step.inputs[0])
         return False
 
-    def find_met_again(self, body: list[Item]) -> None:
-        """Note which contractions read an operand A again before it changes: A is packed once for all."""
+    def find_reused_rows(self, body: list[Item]) -> None:
+        """Note which contractions read the same rows several times, so that they are packed once for all."""
         rescaled = {
             value for one, _ in self.program.flat() if isinstance(one, Move) for value, _ in one.rescales
         }
-        met: dict[tuple[int, int], list[Contraction]] = {}
+        readers: dict[tuple[int, int], list[Contraction]] = {}
 
         def visit(items: list[Item], walks: list[Walk]) -> None:
             for item in items:
@@ -359,10 +359,10 @@ class _Planner:
                     item.walks = max(changed, default=0)
                     again = item.walks < len(walks) or bool(item.around)
                     where = id(walks[item.walks - 1]) if item.walks else 0
-                    met.setdefault((item.a, where), []).extend([item] * (1 + again))
+                    readers.setdefault((item.a, where), []).extend([item] * (1 + again))
 
         visit(body, [])
-        for items in met.values():
+        for items in readers.values():
             if len(items) == 1 or len({(item.m, item.k) for item in items}) > 1:
                 for item in items:
                     item.walks = None
@@ -400,7 +400,8 @@ class _Planner:
                 for one in (*item.statements, *item.rest):
                     direct = {one.value} if isinstance(one, Store) else set(one.step.inputs)
                     found |= {self.source(i) for i in direct if i not in item.made}
-                    if isinstance(one, Compute) and one.step.op in REDUCTIONS and not item.slides:
+                    reduces = isinstance(one, Compute) and one.step.op in REDUCTIONS
+                    if reduces and not item.slides_over_windows:
                         found.add(one.value)
         return {
             value

@@ -55,7 +55,7 @@ class Tiles:
         self.walked: list[str] = []
         self.places: dict[int, Place] = {}
         self.pointers: list[dict[tuple[int, frozenset[str]], str]] = [{}]
-        self.met: dict[int, bool] = {}  # what nests have read -> whether it is fetched ahead
+        self.fetched_ahead: dict[int, bool] = {}  # for each value that nests have read, whether it is
         self.fixed = window_axes(self.graph)
         self.sized: set[str] = set()
         self.lined: set[str] = set()  # strides along which vectors run, of tensors and of scratch memory

@@ -236,16 +236,16 @@ class NestPrinter:
         """Fetch what the next program reads first, while this one reads again what a cache holds by now."""
         tiles = self.tiles
         tensor = next((one for one in tiles.program.loads if one.value == value), None)
-        if tensor is None or value not in tiles.met:
-            tiles.met[value] = False
+        if tensor is None or value not in tiles.fetched_ahead:
+            tiles.fetched_ahead[value] = False
             return
         axis = tiles.grid[-1] if tiles.grid else None
         if axis is None or axis not in tensor.axes or tiles.config.schedule != "static":
             return
         held = prod(tiles.graph.sizes[one] for one in tensor.axes if one not in tiles.grid)
         held *= prod(tiles.tiled.get(one, 1) for one in tensor.axes if one in tiles.grid)
-        if not tiles.met[value] and len(tiles.walked) == len(tiles.grid) and held <= _AHEAD:
-            tiles.met[value] = True
+        if not tiles.fetched_ahead[value] and len(tiles.walked) == len(tiles.grid) and held <= _AHEAD:
+            tiles.fetched_ahead[value] = True
             step = "" if axis in tiles.single else f"{self.name(axis)}_tile * "
             tiles.line(f"prefetch({at} + {step}{place.strides[axis]});")
 

@@ -332,7 +332,7 @@ class _Model:
         if vector is None:
             single = rates.SCALAR * core.cycle * len(nest.statements)
             return rows * (found.start + found.vector + single)
-        if nest.slides:
+        if nest.slides_over_windows:
             return self._sliding(nest, vector)
         results = prod(at.extent(axis) for axis in order[:-1] if axis not in nest.reduced)
         extent = at.extent(vector)
@@ -373,7 +373,7 @@ class _Model:
                     continue
                 known.add(value)
                 strides = at.strides(value)
-                if vector in strides and nest.slides and strides[vector] == _EVERY_OTHER:
+                if vector in strides and nest.slides_over_windows and strides[vector] == _EVERY_OTHER:
                     row.vector += rates.ALTERNATE * core.cycle
                 elif vector in strides:
                     row.vector += self._moved(strides, vector, at.bytes_of(value), rates.LOAD)
@@ -392,7 +392,8 @@ class _Model:
             elif vector is not None and vector in nest.reduced:
                 lanes = rates.MAX_LANE * core.lanes if one.step.op == "max" else rates.SUM_LANES
                 row.result += lanes * core.cycle
-            elif not (nest.stands or nest.slides):  # sums lie in memory, read and written for each term
+            elif not (nest.sums_in_registers or nest.slides_over_windows):
+                # The sums lie in memory, and are read and written for each term.
                 row.vector += rates.LOAD + rates.STORE
                 row.last += pieces
         return row

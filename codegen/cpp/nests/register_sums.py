@@ -1,4 +1,4 @@
-"""Standing: one row meets a panel of columns that is made on the way, and each sum stands in a register.
+"""Register sums: one row meets a panel of columns that is made on the way, and each sum stays in a register.
 
     for (index_t g = 0; g < g_count; ++g)           // a number of the row
         two vectors of columns: load, make floats, multiply, add to registers
@@ -12,15 +12,15 @@ from superopt.codegen.cpp.source import Place
 from superopt.codegen.cpp.tiles import Tiles
 from superopt.codegen.statements import Compute
 
-__all__ = ["print_standing"]
+__all__ = ["print_register_sums"]
 
 
-def print_standing(tiles: Tiles, nest: Nest) -> None:
+def print_register_sums(tiles: Tiles, nest: Nest) -> None:
     """Print a nest of products of one row among the lines of a kernel."""
-    _StandingPrinter(tiles, nest).print()
+    _RegisterSumsPrinter(tiles, nest).print()
 
 
-class _StandingPrinter(NestPrinter):
+class _RegisterSumsPrinter(NestPrinter):
     """One nest: some columns at a time, then all that is summed, then the vectors of these columns."""
 
     def print(self) -> None:
