@@ -134,29 +134,29 @@ class Optimized:
         self.fused = assemble(traced, kernels) if kernels else None
         self._compiled = compiled
         self._kernels = dict(kernels)
-        self._not_kept = ""  # why the original computes: nothing made of weights is kept any more
+        self._why_nothing_kept = ""  # why nothing made of weights is kept any more; empty while it is
         self._open_axes = result.open_axes
         self._whole: Program | None = None  # the program as it was traced, not in parts
         self._others = OtherSizes(result.regions, self._kernels, result.target, self._listen_to)
         configs = [config for one in result.regions if one.chosen for config in one.chosen.configs]
         self._modes = Modes(tf32=self._is_ours and in_tf32(configs))
-        self._begin()
-        self._theirs = None if self._is_ours or function is None else self._chosen()
-        # Code of torch.compile looks at all that it reads, but for hooks.
-        self._hooks = None if function is None or self._theirs in (None, function) else HookWatch(function)
+        self._forget_calls()
+        self._rival = None if self._is_ours or function is None else self._chosen()
+        # The code of torch.compile, if that has won, looks at all that it reads, but for hooks.
+        self._hooks = None if function is None or self._rival in (None, function) else HookWatch(function)
         self._lock = RLock()  # held by a thread that looks at the function again
         self._binding: Binding | None = None
-        self._away = False  # the function is another one now
+        self._original_computes = False  # whether all calls go to the original, as the program is another one
         if self._is_ours and function is not None:
             goals = [one.goal for one in result.regions]
             self._binding = Binding(function, traced, goals, self.target.torch_device)
-            self._away = self._binding.traced is None
+            self._original_computes = self._binding.traced is None
         for kernel in kernels.values():
             self._listen_to(kernel)
         self.recalled: datetime | None = None  # when an identical call measured it; None: this one did
-        self._told = False  # whether the log says that the original computes, and why
+        self._said_why = False  # whether the log says that the original computes, and why
         self.elsewhere: dict[str, str] = {}  # inputs of other sizes that the original computes, and why
-        if function is not None and self._theirs is function:
+        if function is not None and self._rival is function:
             self.__class__ = class_that_calls(Optimized, function)
 
     def __getattr__(self, name: str) -> Any:
@@ -194,7 +194,7 @@ class Optimized:
         """The function as it was given, or the program as it was traced where there is none."""
         return assemble(self.traced, {}) if self.function is None else self.function
 
-    def _begin(self) -> None:
+    def _forget_calls(self) -> None:
         """Forget all calls but calls like the first one, since the function's tensors have changed."""
         self._modes.look_at_requires_grad(always=self.traced.depends_on_requires_grad)
         built = signature(self.inputs, self.target.torch_device)
@@ -221,7 +221,7 @@ class Optimized:
             and not (modes.gradients() and self.wants_gradients(inputs))
             and (binding is None or binding.same())
             and ready is self._calls.latest  # other threads may have found other tensors of the function
-            and not self._away
+            and not self._original_computes
         )
 
     def _call_in_any_mode(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
@@ -229,19 +229,19 @@ class Optimized:
         modes = self._modes
         if modes.others():
             return self.original(*inputs, **named)
-        if self._theirs is not None:
-            theirs = self._theirs if self._hooks is None or self._hooks.same() else self.original
+        if self._rival is not None:
+            theirs = self._rival if self._hooks is None or self._hooks.same() else self.original
             return theirs(*inputs, **named)
         if modes.autocast():
             return self._original(inputs, named, _AUTOCAST)
         watch = self._watch()
-        if self._away:
+        if self._original_computes:
             return self.original(*inputs, **named)
         if named or len(inputs) != len(self.inputs):
             arranged = arguments_in_order(self.function, self._name, self.inputs, inputs, named)
             if arranged is None:
                 why = f"it was built for {described(self.inputs)}, as {len(self.inputs)} arguments"
-                return self._tried(inputs, InputError(f"{self._name}: {why}"))(*inputs, **named)
+                return self._original_or_error(inputs, InputError(f"{self._name}: {why}"))(*inputs, **named)
             inputs = arranged
         try:
             threads, calls = modes.threads(), self._calls
@@ -289,8 +289,8 @@ class Optimized:
 
     def _original(self, inputs: tuple[Any, ...], named: Mapping[str, Any], why: str) -> Any:
         """Compute by the original, and say why once."""
-        if not self._told and self._is_ours:
-            self._told = True
+        if not self._said_why and self._is_ours:
+            self._said_why = True
             computes = "the original computes" if self.function else "the program runs without kernels"
             log.warning("%s: %s; %s", self._name, why, computes)
         return self.original(*inputs, **named)
@@ -318,10 +318,10 @@ class Optimized:
                 self.traced = binding.traced
                 self.fused = assemble(self.traced, self._kernels)
                 self._whole = None
-                self._begin()
-            elif not self._away:
+                self._forget_calls()
+            elif not self._original_computes:
                 log.warning("%s: %s; the original computes", self._name, binding.why)
-            self._away = binding.traced is None or bool(self._not_kept)
+            self._original_computes = binding.traced is None or bool(self._why_nothing_kept)
             binding.watch = watch  # set last: other threads read it first
             return watch
 
@@ -333,9 +333,9 @@ class Optimized:
     def _keep_nothing(self, kernel: KeptKernel, why: str) -> None:
         """Leave all calls but the present one to the original."""
         kernel.kept.let_go()
-        if not self._not_kept:
+        if not self._why_nothing_kept:
             log.warning("%s: %s; the original computes", self._name, why)
-        self._not_kept, self._away = why, True
+        self._why_nothing_kept, self._original_computes = why, True
 
     def _call_for(self, calls: Calls, key: object, inputs: tuple[Any, ...], threads: int) -> Function:
         """Return what computes inputs like these, and note it."""
@@ -379,12 +379,12 @@ class Optimized:
         except InputError as error:
             if self.function is None or half_without_data(inputs):
                 raise
-            return self._tried(inputs, error)
+            return self._original_or_error(inputs, error)
         traced, compared = self._traced_at(inputs)
         if not self._is_ours and traced is not None:
             return assemble(traced, {})
         if traced is None:
-            return self._left(inputs, "another program")
+            return self._left_to_original(inputs, "another program")
         try:
             served = self._others.served(Call(inputs, traced, self.original, self.options))
             program = assemble(traced, served.kernels)
@@ -392,12 +392,12 @@ class Optimized:
             if compared or served.unsure:
                 check_floats(self.original, program, inputs, self.options.seed)
         except Exception as error:  # a compiler or a driver may raise anything; the original still computes
-            return self._unmade(inputs, error)
+            return self._original_instead(inputs, error)
         if served.made:
             log.info("%s: kernels for %s: %s", self._name, described(inputs), ", ".join(served.made))
         return program
 
-    def _unmade(self, inputs: tuple[Any, ...], error: Exception) -> Function:
+    def _original_instead(self, inputs: tuple[Any, ...], error: Exception) -> Function:
         """Return the original for inputs for which no kernels can be made, and say so."""
         reason = first_line(error)
         log.warning("%s: the original computes %s: %s", self._name, described(inputs), reason)
@@ -408,20 +408,20 @@ class Optimized:
 
     def _without_kernels(self, inputs: tuple[Any, ...], error: CodegenError) -> Any:
         """Compute by the original, now and whenever inputs of these sizes and strides come."""
-        self._programs[signature(inputs)] = run = self._unmade(inputs, error)
+        self._programs[signature(inputs)] = run = self._original_instead(inputs, error)
         self._calls = Calls()
         return run(*inputs)
 
-    def _left(self, inputs: tuple[Any, ...], why: str) -> Function:
+    def _left_to_original(self, inputs: tuple[Any, ...], why: str) -> Function:
         """Return the original for inputs that kernels do not serve; say so, aloud the first time."""
         level = logging.INFO if self.elsewhere or not self._is_ours else logging.WARNING
         self.elsewhere[described(inputs)] = why
         log.log(level, "%s: %s at %s; the original computes it", self._name, why, described(inputs))
         return self.original
 
-    def _tried(self, inputs: tuple[Any, ...], error: InputError) -> Function:
+    def _original_or_error(self, inputs: tuple[Any, ...], error: InputError) -> Function:
         """Return the original for arguments that it was not built for; where it fails, so does this."""
-        return failing_with(self._left(inputs, str(error).removeprefix(f"{self._name}: ")), error)
+        return failing_with(self._left_to_original(inputs, str(error).removeprefix(f"{self._name}: ")), error)
 
     @property
     def _name(self) -> str:

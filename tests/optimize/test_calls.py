@@ -71,7 +71,7 @@ def agree(found: object, wanted: object) -> None:
 def test_gradients_are_the_originals(best: Optimized, random, caplog) -> None:
     x, g, w = random(*SHAPES)
     w.requires_grad_()
-    best._told = False
+    best._said_why = False
     with caplog.at_level(logging.WARNING, "superopt"):
         best(x, g, w).sum().backward()
         made = best(x, g, w)
@@ -101,7 +101,7 @@ def test_parameters_want_gradients_too(build, random) -> None:
 
 def test_autocast_is_the_originals(best: Optimized, random, caplog) -> None:
     inputs = random(*SHAPES)
-    best._told = False
+    best._said_why = False
     with torch.autocast("cpu", dtype=torch.bfloat16), caplog.at_level(logging.WARNING, "superopt"):
         assert best(*inputs).dtype == norm_linear(*inputs).dtype == torch.bfloat16
     assert best(*inputs).dtype == torch.float32
@@ -328,10 +328,10 @@ def test_what_reads_earlier_tensors_serves_no_later_call(best: Optimized, random
 
     def meanwhile(inputs: tuple[Tensor, ...]) -> Callable[..., object]:
         found = program(inputs)
-        best._begin()  # as another thread does where the function's tensors have changed
+        best._forget_calls()  # as another thread does where the function's tensors have changed
         return found
 
-    best._begin()
+    best._forget_calls()
     monkeypatch.setattr(best, "_program", meanwhile)
     agree(best(*inputs), norm_linear(*inputs))
     assert best._calls.latest is None
