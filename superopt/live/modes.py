@@ -21,7 +21,7 @@ class Modes:
     def __init__(self, *, tf32: bool = False) -> None:
         self._tf32 = tf32  # whether kernels multiply in tf32
         self.threads: Callable[[], int] = torch.get_num_threads
-        self.gradients: Callable[[], bool] = torch.is_grad_enabled
+        self.gradients: Callable[[], bool] = torch.is_grad_enabled  # whether requires_grad counts
         self.autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
         self.compiling: Callable[[], bool] = torch.compiler.is_dynamo_compiling
         self.why_gradients = _WANTED
@@ -38,12 +38,12 @@ class Modes:
         self.gradients = _always if always else torch.is_grad_enabled
         self.why_gradients = _ASKED if always else _WANTED
 
-    def others(self) -> bool:
-        """Whether something looks on that must see PyTorch's own operators, or that changes what they do.
+    def forbid_kernels(self) -> bool:
+        """Whether the original must compute: PyTorch has to see its own operators, or they do something else.
 
-        That is a mode of dispatch or of functions, a transform, forward differentiation, tracing,
-        another default device or dtype than when the program was made, and exact products of fp32 where
-        kernels are in tf32.
+        So it is under a mode of dispatch or of functions, a transform, forward differentiation or tracing,
+        with another default device or dtype than when the program was made, and where products of fp32 must
+        be exact but kernels multiply in tf32.
         """
         return (
             self._dispatch() > 0
@@ -55,10 +55,10 @@ class Modes:
             or (self._tf32 and not is_tf32())
         )
 
-    def alike_unguarded(self) -> bool:
-        """Whether those settings are as they were that a guard of PyTorch's on the tensors does not see.
+    def unguarded_are_same(self) -> bool:
+        """Whether the settings that PyTorch's guards on tensors do not see are as they were.
 
-        A guard sees modes of dispatch, transforms, tracing and autocast, which change the keys by which
+        A guard sees modes of dispatch, transforms, tracing and autocast: they change the keys by which
         tensors are dispatched.
         """
         return (

@@ -216,7 +216,7 @@ class Optimized:
         modes, binding = self._modes, self._binding
         return (
             ready.forms.alike(*inputs)
-            and modes.alike_unguarded()
+            and modes.unguarded_are_same()
             and modes.threads() == ready.threads
             and not (modes.gradients() and self.wants_gradients(inputs))
             and (binding is None or binding.same())
@@ -227,7 +227,7 @@ class Optimized:
     def _call_in_any_mode(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Compute what the original does, whatever is new since the latest call."""
         modes = self._modes
-        if modes.others():
+        if modes.forbid_kernels():
             return self.original(*inputs, **named)
         if self._rival is not None:
             theirs = self._rival if self._hooks is None or self._hooks.same() else self.original

@@ -317,7 +317,7 @@ def test_a_program_of_pytorchs_is_called_without_further_ado(best: Optimized, ra
     theirs = Optimized(
         function, replace(best.result, winner="eager"), best.traced, kernels={}, options=best.options
     )
-    monkeypatch.setattr(Modes, "others", lambda self: pytest.fail("modes are looked at"))
+    monkeypatch.setattr(Modes, "forbid_kernels", lambda self: pytest.fail("modes are looked at"))
     inputs = random(*SHAPES)
     torch.testing.assert_close(theirs(*inputs), best.function(*inputs))
     assert given == [inputs]
@@ -368,7 +368,8 @@ def raced(
 @pytest.fixture
 def slow_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the look at modes take two milliseconds."""
-    for look in ("others", "alike_unguarded"):  # None is false: a call like the latest one looks at both
+    # None is false, so that a call like the latest one looks at both.
+    for look in ("forbid_kernels", "unguarded_are_same"):
         monkeypatch.setattr(Modes, look, lambda self: time.sleep(0.002))
 
 
