@@ -18,7 +18,7 @@ from superopt.weights.away import Behind, is_away, put_away
 from superopt.weights.compiled_check import Check, Reads, ask_python
 from superopt.weights.division import Divided
 from superopt.weights.memory import in_large_pages
-from superopt.weights.shared import Part, Shared, let_go, parts_of, share, shared
+from superopt.weights.shared import Part, Shared, find_shared, let_go, make_shared, parts_of
 from superopt.weights.sources import Sources, can_be_watched
 from superopt.weights.stored import stored
 from superopt.weights.writes import writes_to
@@ -289,7 +289,7 @@ class Kept:
 
     @staticmethod
     def _shared(part: Part, weights: Sequence[Tensor]) -> Shared:
-        found = shared(part, weights)
+        found = find_shared(part, weights)
         if found is not None:
             return found
         named = {port.name: one for port, one in zip(part.graph.inputs, weights, strict=True)}
@@ -298,7 +298,7 @@ class Kept:
             known = stored(part, weights)
             return made_once(part.graph, named)[0] if known is None else known
 
-        return share(part, weights, make)
+        return make_shared(part, weights, make)
 
     def _put_unread_away(self, made: _Made, given: Sequence[Tensor]) -> None:
         """Put the weights away that calls no longer read, once they have stayed the same for some calls."""

@@ -1,6 +1,6 @@
-"""Shared: what several kernels make of the same weights in the same way is made and kept once.
+"""Shared: tensors that several kernels make of the same weights in the same way, made and kept once.
 
-So a prefill and a decode of one model, compiled apart, have one copy of each matrix in panels.
+So the prefill and the decoding of one model, compiled apart, share one copy of each matrix in panels.
 """
 
 import weakref
@@ -12,13 +12,13 @@ from torch import Tensor
 from superopt.ir import Graph, only_used, rename_axes
 from superopt.weights.sources import Sources
 
-__all__ = ["Part", "Shared", "let_go", "parts_of", "share", "shared"]
+__all__ = ["Part", "Shared", "find_shared", "let_go", "make_shared", "parts_of"]
 
 _Key = tuple[str, tuple[int, ...]]
 
 
 class Shared:
-    """A tensor that is made of weights, and these as they were; it lives as long as somebody reads it."""
+    """A tensor made of weights, and the weights as they were; it lives as long as somebody reads it."""
 
     def __init__(self, tensor: Tensor, sources: Sources) -> None:
         self.tensor = tensor
@@ -29,13 +29,13 @@ _all: "weakref.WeakValueDictionary[_Key, Shared]" = weakref.WeakValueDictionary(
 
 
 class Part:
-    """What makes one tensor: its graph, under names that say nothing, and the places of its weights."""
+    """What makes one tensor: a graph whose names do not count, and the places of its weights."""
 
     def __init__(self, graph: Graph, places: tuple[int, ...]) -> None:
         self.graph, self.places, self.text = graph, places, str(_nameless(graph))
 
     def key(self, weights: Sequence[Tensor]) -> _Key:
-        """Return what tells this tensor from those that are made in other ways, or of other weights."""
+        """Return a key that no tensor has which is made in another way, or of other weights."""
         return self.text, tuple(map(id, weights))
 
 
@@ -57,14 +57,14 @@ def _nameless(graph: Graph) -> Graph:
     return replace(named, name="part", axes=order, inputs=inputs, outputs=outputs)
 
 
-def shared(part: Part, weights: Sequence[Tensor]) -> Shared | None:
-    """Return the tensor that somebody made of these weights, if they have not changed since."""
+def find_shared(part: Part, weights: Sequence[Tensor]) -> Shared | None:
+    """Return the tensor that was made of these weights, if there is one and they have not changed since."""
     found = _all.get(part.key(weights))
     fresh = found is not None and found.sources is not None and found.sources.same(weights)
     return found if fresh else None
 
 
-def share(part: Part, weights: Sequence[Tensor], make: Callable[[], Tensor]) -> Shared:
+def make_shared(part: Part, weights: Sequence[Tensor], make: Callable[[], Tensor]) -> Shared:
     """Make a tensor, so that others find it."""
     sources = Sources(weights)  # made first: what is written from here on is seen when it is looked for
     made = _all[part.key(weights)] = Shared(make(), sources)
@@ -72,7 +72,7 @@ def share(part: Part, weights: Sequence[Tensor], make: Callable[[], Tensor]) -> 
 
 
 def let_go(weights: Sequence[Tensor]) -> None:
-    """Keep no alias of some weights; nothing that is made of them is shared until it is known to be right."""
+    """Keep no alias of some weights; nothing that was made of them is found until it is checked again."""
     ids = set(map(id, weights))
     for (_, sources), one in list(_all.items()):
         if not ids.isdisjoint(sources):
