@@ -31,6 +31,7 @@ __all__ = [
     "Shift",
     "Walk",
     "changed_values",
+    "is_written_out",
     "make_plan",
     "viewed",
 ]
@@ -49,6 +50,12 @@ def viewed(graph: Graph, value: int) -> int:
         value = step.inputs[0]
         step = graph.step_of(value)
     return value
+
+
+def is_written_out(graph: Graph, value: int) -> bool:
+    """Whether a value is a constant, an extent or an index, or a view of one, which no memory holds."""
+    step = graph.step_of(viewed(graph, value))
+    return step is not None and step.op in LEAVES
 
 
 _LANES = 16  # lanes of the widest vectors
@@ -278,7 +285,7 @@ class _Planner:
     def _contraction(self, one: Compute) -> Contraction | None:
         """Return how the micro-kernel computes a step, or None where plain loops must."""
         step: Step = one.step
-        if step.op != "contract" or any(self.masks[i] or self._leaf(i) for i in step.inputs):
+        if step.op != "contract" or any(self.masks[i] or is_written_out(self.graph, i) for i in step.inputs):
             return None
         a, b = step.inputs
         result = [axis for axis in self.order if axis in self.axes[one.value] and axis not in self.single]
@@ -379,10 +386,6 @@ class _Planner:
                 return True
             step = self.graph.step_of(step.inputs[0])
         return False
-
-    def _leaf(self, value: int) -> bool:
-        step = self.graph.step_of(self.source(value))
-        return step is not None and step.op in LEAVES
 
     def kept(self, body: list[Item]) -> set[int]:
         """Return the computed values that are read outside the nest that makes them."""

@@ -5,7 +5,7 @@ from math import ceil, prod
 
 from superopt.codegen.cpp.alike import find_alike
 from superopt.codegen.cpp.config import CppConfig
-from superopt.codegen.cpp.plan import LEAVES, VIEWS, Nest, Plan, make_plan, viewed
+from superopt.codegen.cpp.plan import VIEWS, Nest, Plan, is_written_out, make_plan, viewed
 from superopt.codegen.lowering import lower_for_cpp
 from superopt.codegen.statements import KernelProgram, Tensor, contiguous_strides, traced_strides
 from superopt.dtypes import DTYPES
@@ -81,9 +81,8 @@ class Layout:
         return viewed(self.graph, value)
 
     def is_written_out(self, value: int) -> bool:
-        """Whether a value is a constant, an extent or an index, which no memory holds."""
-        step = self.graph.step_of(self.source(value))
-        return step is not None and step.op in LEAVES
+        """Whether no memory holds a value, since it is a constant, an extent or an index."""
+        return is_written_out(self.graph, value)
 
     def bytes_of(self, value: int) -> int:
         """Return the bytes of a number of a value."""
