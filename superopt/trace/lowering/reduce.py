@@ -15,11 +15,24 @@ from superopt.trace.lowering.masks import add, exp, picked, pointwise, scale, se
 from superopt.trace.lowering.pointwise import truth
 from superopt.trace.lowering.table import check_rounds, flat, lower, lower_all, normal_dims, takes_integers
 
-__all__ = ["earlier", "largest", "mean", "product", "running_total", "smallest", "total", "zero_unless"]
+__all__ = [
+    "NO_REDUCTION",
+    "SUM",
+    "earlier",
+    "largest",
+    "mean",
+    "product",
+    "running_total",
+    "smallest",
+    "total",
+    "zero_unless",
+]
 
 _Dims = int | Sequence[int] | None
 _SHORT = 64  # positions of a running total, up to which a triangle of ones costs about as much
-_NO_REDUCTION, _SUM = 0, 2  # of a loss, as ATen numbers them; 1 is the mean
+
+NO_REDUCTION, SUM = 0, 2
+"""How ATen numbers the reductions of a loss; 1 is the mean."""
 
 
 def _without(b: Builder, x: Sym, dims: Sequence[int], keepdim: bool) -> tuple[tuple[int, ...], ...]:
@@ -224,10 +237,10 @@ def _nll_loss(
     if ignore_index >= 0:  # a class that is no class, which the sum above has met
         rows = scale(b, "mul", rows, replace(counted, dtype=torch.bool))
     count = total(b, replace(counted, dtype=x.dtype), None, False)
-    if reduction == _NO_REDUCTION:
+    if reduction == NO_REDUCTION:
         return rows, count
     whole = total(b, rows, None, False)
-    return (whole if reduction == _SUM else scale(b, "div", whole, count)), count
+    return (whole if reduction == SUM else scale(b, "div", whole, count)), count
 
 
 @lower("nll_loss_backward")
@@ -245,8 +258,8 @@ def _nll_loss_backward(
         raise UnsupportedError("weighs classes by the data of an index tensor")
     classes = Sym(b.index(x.dims[-1]), (x.dims[-1],), torch.int64)
     chosen = pointwise(b, "eq", classes, replace(target, dims=(*target.dims, ())))
-    grad = replace(grad, dims=(*grad.dims, ())) if reduction == _NO_REDUCTION else grad
-    grad = grad if reduction in (_NO_REDUCTION, _SUM) else scale(b, "div", grad, total_weight)
+    grad = replace(grad, dims=(*grad.dims, ())) if reduction == NO_REDUCTION else grad
+    grad = grad if reduction in (NO_REDUCTION, SUM) else scale(b, "div", grad, total_weight)
     made = pointwise(b, "neg", scale(b, "mul", grad, replace(chosen, dtype=torch.bool)))
     if ignore_index >= 0:
         counted = pointwise(b, "ne", target, b.scalar(ignore_index, torch.int64))
@@ -257,9 +270,9 @@ def _nll_loss_backward(
 @lower("mse_loss")
 def _mse_loss(b: Builder, x: Sym, y: Sym, reduction: int = 1) -> Sym:
     error = pointwise(b, "square", sub(b, x, y))
-    if reduction == _NO_REDUCTION:
+    if reduction == NO_REDUCTION:
         return error
-    return total(b, error) if reduction == _SUM else mean(b, error)
+    return total(b, error) if reduction == SUM else mean(b, error)
 
 
 @lower("native_layer_norm")

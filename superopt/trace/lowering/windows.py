@@ -19,6 +19,8 @@ from superopt.trace.lowering.reduce import largest, mean, product, total
 from superopt.trace.lowering.table import held, lower
 
 __all__ = [
+    "KERNEL",
+    "OUTPUTS",
     "Sizes",
     "Slid",
     "averaged_windows",
@@ -30,7 +32,8 @@ __all__ = [
     "why_no_phases",
 ]
 
-_OUTPUTS, _KERNEL = "uvw", "xyz"  # labels of the dimensions of an image and of its windows
+OUTPUTS, KERNEL = "uvw", "xyz"
+"""Labels of the dimensions of an image, and of those of its windows."""
 
 Sizes = int | Sequence[int]
 """A number for all dimensions of an image, or one for each of them."""
@@ -160,7 +163,7 @@ def _convolution(
         at, count = 3 + 2 * i, b.shape(weight)[2 + i]
         starts = starts_of(b.shape(image)[at], count, step, pad, apart)
         image, _ = _slid(b, image, at, starts, count, apart)
-    outputs, taps = _OUTPUTS[:rank], _KERNEL[:rank]
+    outputs, taps = OUTPUTS[:rank], KERNEL[:rank]
     labels = "ngc" + "".join(map("".join, zip(outputs, taps, strict=True)))
     made = product(b, image, labels, kernel, "gfc" + taps, "ngf" + outputs)
     made = replace(made, dims=(made.dims[0], made.dims[1] + made.dims[2], *made.dims[3:]))
@@ -211,7 +214,7 @@ def _transposed(
         tap = b.axes.dim(taps)
         value = b.window(image.value, read, ((outer, 1), (tap, -apart)), offset)
         image = replace(image, value=value, dims=(*image.dims[:at], outer, tap, *image.dims[at + 1 :]))
-    outputs, taps_, phases = _OUTPUTS[:rank], _KERNEL[:rank], "rst"[:rank]
+    outputs, taps_, phases = OUTPUTS[:rank], KERNEL[:rank], "rst"[:rank]
     pairs = "".join(map("".join, zip(outputs, taps_, strict=True)))
     parts = "".join(map("".join, zip(taps_, phases, strict=True)))
     result = "".join(map("".join, zip(outputs, phases, strict=True)))

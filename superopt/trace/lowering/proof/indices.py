@@ -15,12 +15,11 @@ from superopt.trace.axes import Dim
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import add, pointwise, scale
 from superopt.trace.lowering.proof.extrema import extremum_at
-from superopt.trace.lowering.reduce import product, total
+from superopt.trace.lowering.reduce import NO_REDUCTION, SUM, product, total
 from superopt.trace.lowering.table import as_sym, lower, takes_integers
 
 __all__ = ["one_hot", "required"]
 
-_NO_REDUCTION, _SUM = 0, 2  # of a loss, as ATen numbers them; 1 is the mean
 takes_integers("embedding", "index_select", "index", "gather", "one_hot", for_proof=True)
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -174,10 +173,10 @@ def _nll_loss(
     rows = pointwise(b, "neg", total(b, scale(b, "mul", x, hit), -1))
     rows = scale(b, "mul", rows, weights)
     count = total(b, weights)
-    if reduction == _NO_REDUCTION:
+    if reduction == NO_REDUCTION:
         return rows, count
     whole = total(b, rows)
-    return (whole if reduction == _SUM else scale(b, "div", whole, count)), count
+    return (whole if reduction == SUM else scale(b, "div", whole, count)), count
 
 
 @lower("nll_loss_backward", for_proof=True)
@@ -199,7 +198,7 @@ def _nll_loss_backward(
     if weight is not None:
         own = product(b, hit, "nc"[2 - len(hit.dims) :], b.settle(weight), "c", "n"[2 - len(hit.dims) :])
         weights = scale(b, "mul", weights, own)
-    if reduction not in (_NO_REDUCTION, _SUM):
+    if reduction not in (NO_REDUCTION, SUM):
         grad = scale(b, "div", grad, total_weight)
     weights = pointwise(b, "neg", scale(b, "mul", weights, grad))
     return scale(b, "mul", replace(weights, dims=(*weights.dims, ())), hit)

@@ -14,6 +14,8 @@ from superopt.trace.lowering.proof.moves import check_affordable, inside, moved
 from superopt.trace.lowering.reduce import largest, product, total
 from superopt.trace.lowering.table import lower
 from superopt.trace.lowering.windows import (
+    KERNEL,
+    OUTPUTS,
     Sizes,
     averaged_windows,
     divided,
@@ -24,8 +26,6 @@ from superopt.trace.lowering.windows import (
 )
 
 __all__: list[str] = []
-
-_OUTPUTS, _KERNEL = "uvw", "xyz"  # labels of the dimensions of an image and of its windows
 
 
 def _windows(
@@ -82,7 +82,7 @@ def _convolution(
         else:
             starts = starts_of(b.shape(image)[at], count, step, pad, apart, ceil=False)
             image, _ = _windows(b, image, at, starts, [count] * len(starts), apart)
-    outputs, places = _OUTPUTS[:rank], _KERNEL[:rank]
+    outputs, places = OUTPUTS[:rank], KERNEL[:rank]
     labels = "ngc" + "".join(map("".join, zip(outputs, places, strict=True)))
     made = product(b, image, labels, kernel, ("gcf" if transposed else "gfc") + places, "ngf" + outputs)
     dims = (made.dims[0], made.dims[1] + made.dims[2], *made.dims[3:])
