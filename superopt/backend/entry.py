@@ -20,9 +20,9 @@ from superopt.backend.decision import Ledger
 from superopt.backend.deferred.live import Waiting, place_of_compilation, with_take_up
 from superopt.backend.deferred.mode import Mode, mode_of
 from superopt.backend.graphpass import RegionPass, passes_of, watched_of
+from superopt.backend.joint.double_backward import with_double_backward
 from superopt.backend.joint.joint_pass import JointPass
 from superopt.backend.joint.partition import Partitioner
-from superopt.backend.joint.second import with_second
 from superopt.backend.options import BackendOptions, mode_options, read_options
 from superopt.cache import Key
 from superopt.errors import first_line, kind_and_line
@@ -70,8 +70,8 @@ def compile_graph(
     mode_now = mode_of(ledger.options)
     # Compiling may change the graph, so its key and a copy of it are taken before.
     key = graph_key(module, inputs, ledger.options) if mode_now != "off" else None
-    second = with_second(module) if _is_differentiated(inputs) else None
-    eager = Uncompiled.of(module, inputs, ledger, key) if key is not None and second is None else None
+    differentiable = with_double_backward(module) if _is_differentiated(inputs) else None
+    eager = Uncompiled.of(module, inputs, ledger, key) if key is not None and differentiable is None else None
     if eager is not None and eager.is_known_faster():
         compiled, ours = eager.run, None
     else:
@@ -81,7 +81,7 @@ def compile_graph(
             compiled = eager.run
     if key is not None:
         compiled = _deferred(compiled, ours, key, ledger, mode_now)
-    return compiled if second is None else second(compiled)
+    return compiled if differentiable is None else differentiable(compiled)
 
 
 def _is_differentiated(inputs: Sequence[Any]) -> bool:

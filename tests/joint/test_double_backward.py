@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from functorch.compile import aot_module_simplified, make_boxed_func
 from torch import Tensor, nn
 
-from superopt.backend.joint.second import with_second
+from superopt.backend.joint.double_backward import with_double_backward
 
 
 def _backend(module: Any, inputs: Any) -> Callable[..., Any]:
     plain = lambda graph, given: make_boxed_func(graph.forward)  # noqa: E731
-    second = with_second(module)
+    second = with_double_backward(module)
     made: Callable[..., Any] = aot_module_simplified(
         module,
         inputs,

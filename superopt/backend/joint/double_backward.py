@@ -1,4 +1,4 @@
-"""Second: gradients of gradients, which compiled code does not have, by eager PyTorch.
+"""Double backward: gradients of gradients, which compiled code does not have, by eager PyTorch.
 
 A compiled step has one backward pass, and PyTorch's compiler makes no gradient of that. Where a program asks
 for one (`create_graph=True`), the step is run again operator by operator, from the inputs that it had, and
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils.weak import TensorWeakRef
 
-__all__ = ["with_second"]
+__all__ = ["with_double_backward"]
 
 log = logging.getLogger("superopt")
 
@@ -32,9 +32,9 @@ _SHARED = (
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """The inputs of one call, and how often each tensor had been written to.
+    """The inputs of one call, and how often each tensor had been written to by then.
 
-    What autograd computed before is not kept alive for this alone.
+    Inputs that autograd computed are noted by weak references, so that this keeps nothing alive.
     """
 
     inputs: tuple[Any, ...]
@@ -71,7 +71,7 @@ class _Program:
         self.autocast = {
             kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _DEVICES
         }
-        self.told = False
+        self.said_so = False
 
     def gradients(self, inputs: Sequence[Any], given: Sequence[Tensor | None]) -> list[Tensor | None] | None:
         """Return the gradients of the inputs with a graph of their own, or None where they cannot be had."""
@@ -105,8 +105,8 @@ class _Program:
             create_graph=True,
             allow_unused=True,
         )
-        if not self.told:
-            self.told = True
+        if not self.said_so:
+            self.said_so = True
             log.warning("a gradient is differentiated again: eager PyTorch computes the step for it")
         by_input = dict(zip(map(id, wanted), found, strict=True))
         return [by_input.get(id(one)) for one in own]
@@ -125,8 +125,8 @@ def _devices(inputs: Sequence[Any]) -> list[torch.device]:
     return sorted({one.device for one in inputs if isinstance(one, Tensor) and one.is_cuda}, key=str)
 
 
-def with_second(module: fx.GraphModule) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return what makes gradients of gradients possible for what a graph is then compiled to."""
+def with_double_backward(module: fx.GraphModule) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a wrapper for the compiled graph of a module that lets its gradients be differentiated."""
     program = _Program(module)
 
     def wrapped(compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,7 +143,7 @@ def with_second(module: fx.GraphModule) -> Callable[[Callable[..., Any]], Callab
 
 
 def _note(made: Any, inputs: Sequence[Any], program: _Program) -> None:
-    """Tell the node of autograd that computes the gradients of a call what it was called with."""
+    """Note the inputs of a call on the node of autograd that computes its gradients."""
     given = {id(one) for one in inputs}  # what made an input is the node of another call
     for one in made if isinstance(made, list | tuple) else (made,):
         node = one.grad_fn if isinstance(one, Tensor) and id(one) not in given else None
@@ -168,7 +168,7 @@ def _is_ready(function: Any, program: _Program) -> bool:
 
 
 def _backward_of(compiled: Callable[..., Any], program: _Program) -> Callable[..., Any]:
-    """Return a backward pass that is the compiled one, unless its gradients are to be differentiated."""
+    """Return a backward pass: the compiled one, or eager PyTorch where a graph of the gradients is wanted."""
 
     def backward(node: Any, *given: Any) -> Any:
         if torch.is_grad_enabled():
