@@ -17,11 +17,11 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass
-from superopt.backend.joint.found import Found, found_around, put_in
-from superopt.backend.joint.judged import decided
+from superopt.backend.joint.in_turns import InTurns, in_turns_around, put_in
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.piece import gate_of, is_tangent, large_bytes, large_groups
 from superopt.backend.joint.turns.choice import Turns
+from superopt.backend.joint.turns_race import decide_turns
 from superopt.backend.region_plan import REGION, kept_plan
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.rivals.aten import value_of
@@ -43,7 +43,7 @@ class Turned:
     """A graph as it was before a part was replaced, and the part, whose turns may still be chosen."""
 
     without: fx.Graph
-    found: Found
+    found: InTurns
     target: str
 
     def choose(self, graph: fx.Graph, turns: Turns) -> None:
@@ -99,16 +99,16 @@ class JointPass(CustomGraphPass):
             return
         target = pick_target("cpu")
         # A graph without tangents may make its gradients itself, as with `torch.func.grad`.
-        found = found_around(graph, groups[0], tangents, target, limit_bytes)
+        found = in_turns_around(graph, groups[0], tangents, target, limit_bytes)
         gate = gate_of(graph) if tangents else None
         if found is None and gate is not None:  # it may depend on the loss itself
-            found = found_around(graph, groups[0], [gate], target, limit_bytes)
+            found = in_turns_around(graph, groups[0], [gate], target, limit_bytes)
         if found is None:
             return
         if any(node.meta.get("recompute") for node in found.subgraph.piece.nodes):
             log.info("operators that the user checkpoints are not computed in turns")
             return
-        decision, found = decided(found, self.ledger, target)
+        decision, found = decide_turns(found, self.ledger, target)
         self.ledger.note(decision, JOINT)
         if decision.taken:
             without = fx.Graph()
@@ -141,7 +141,7 @@ def turns_in_pass(graph: fx.Graph, ledger: Ledger, title: str) -> int:
         found = _found_alone(graph, group, target, limit_bytes)
         if found is None:
             continue
-        decision, found = decided(found, ledger, target)
+        decision, found = decide_turns(found, ledger, target)
         raced.add(f"{decision.operators} {decision.inputs}")
         ledger.note(decision, title)
         if decision.taken:
@@ -150,9 +150,11 @@ def turns_in_pass(graph: fx.Graph, ledger: Ledger, title: str) -> int:
     return replaced
 
 
-def _found_alone(graph: fx.Graph, group: Sequence[fx.Node], target: Target, limit_bytes: int) -> Found | None:
+def _found_alone(
+    graph: fx.Graph, group: Sequence[fx.Node], target: Target, limit_bytes: int
+) -> InTurns | None:
     try:
-        return found_around(graph, group, (), target, limit_bytes)
+        return in_turns_around(graph, group, (), target, limit_bytes)
     except SuperoptError as error:
         log.info("a part of one pass is not computed in turns: %s", first_line(error))
         return None

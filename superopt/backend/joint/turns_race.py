@@ -1,4 +1,4 @@
-"""Judged: whether a part of a graph is computed in turns: where that is accurate, and fast by the clock."""
+"""Turns race: whether a part of a graph is computed in turns: if that is accurate, and fast by the clock."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.joint.found import APART, Found
+from superopt.backend.joint.in_turns import APART, InTurns
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.scaled import scaled
 from superopt.backend.joint.turns.choice import Turns, chosen, least_speed
@@ -28,7 +28,7 @@ from superopt.tune import confirm
 from superopt.verify.floats.compare import compare_floats, typical
 from superopt.verify.floats.report import FloatReport
 
-__all__ = ["decided"]
+__all__ = ["decide_turns"]
 
 _LEAST_S = 3.0  # no race begins with fewer seconds of the budget left
 _FORM = 2  # the version of a decision's record
@@ -37,7 +37,7 @@ _MANY_ROWS = 128  # turns of more rows are compared over one turn, and not over 
 _LONG_S, _ROUNDS = 0.5, 3  # seconds of a long call, and how often such a call is timed
 
 
-def decided(found: Found, ledger: Ledger, target: Target) -> tuple[Decision, Found]:
+def decide_turns(found: InTurns, ledger: Ledger, target: Target) -> tuple[Decision, InTurns]:
     """Return whether a part is computed in turns and in which, as was decided before or by a race."""
     goal = found.plan.goal
     inputs = ", ".join(f"{port.dtype}{list(goal.shape(port))}".replace(" ", "") for port in goal.inputs)
@@ -59,13 +59,13 @@ def decided(found: Found, ledger: Ledger, target: Target) -> tuple[Decision, Fou
         why, verdict = (str(record.data.get(name, "")) for name in ("why", "verdict"))
         turns = tuple(Turns.read(goal, one) for one in record.data.get("turns", ()))
         if turns:
-            found = found.in_turns(turns, target.name)
+            found = found.with_turns(turns, target.name)
         taken = record.data["taken"] and bool(turns)
         return replace(blank, taken=taken, why=why, verdict=verdict, recalled=True), found
     if ledger.options.budget_s is not None and ledger.left_s < _LEAST_S:
         return replace(blank, why="no time to race it in turns", open=True), found
     with ledger.spending():
-        made, found = alone(lambda: _judged(blank, found, target, ledger))
+        made, found = alone(lambda: _raced_turns(blank, found, target, ledger))
     if ledger.options.cache:
         kept = {"taken": made.taken, "why": made.why, "verdict": made.verdict}
         turns = found.turns if made.taken else ()
@@ -73,7 +73,7 @@ def decided(found: Found, ledger: Ledger, target: Target) -> tuple[Decision, Fou
     return made, found
 
 
-def _judged(blank: Decision, found: Found, target: Target, ledger: Ledger) -> tuple[Decision, Found]:
+def _raced_turns(blank: Decision, found: InTurns, target: Target, ledger: Ledger) -> tuple[Decision, InTurns]:
     """Decide for all turns that are accurate, and fast enough beside Inductor's code of the part."""
     begun, options = time.monotonic(), ledger.options
     inputs = _drawn(found.subgraph.example())
@@ -100,13 +100,13 @@ def _judged(blank: Decision, found: Found, target: Target, ledger: Ledger) -> tu
     several = [one for one in made if one.taken]
     if not isinstance(options.memory, int):  # of a number of bytes all turns hold no more
         several, turns = several[::-1], turns[::-1]
-    return several[0], found.in_turns(tuple(turns), target.name)
+    return several[0], found.with_turns(tuple(turns), target.name)
 
 
 class _Inductor:
     """Inductor's code of a part, with random inputs, and what it makes of them at each scale."""
 
-    def __init__(self, found: Found, inputs: Sequence[Tensor], patches: Mapping[str, Any]) -> None:
+    def __init__(self, found: InTurns, inputs: Sequence[Tensor], patches: Mapping[str, Any]) -> None:
         self.inputs = inputs
         module = found.subgraph.module
         self.code = compiled_by_inductor(module, inputs, patches) if limits().fused else module
@@ -121,7 +121,7 @@ class _Inductor:
 
 
 def _raced(
-    blank: Decision, found: Found, inductor: _Inductor, target: Target, memory: Memory
+    blank: Decision, found: InTurns, inductor: _Inductor, target: Target, memory: Memory
 ) -> tuple[Decision, float]:
     """Decide for turns that agree with Inductor's code, and are fast enough beside it; return their speed."""
     text, inputs = kept_plan(found.plan), list(inductor.inputs)
@@ -157,7 +157,7 @@ def _raced(
     return replace(blank, taken=taken, why=why, before_us=whole_us, after_us=turns_us), speed
 
 
-def _compared(found: Found) -> FloatReport:
+def _compared(found: InTurns) -> FloatReport:
     """Return how the errors of turns compare with PyTorch's, of one or two whole turns and the last one."""
     tiles, goal = found.tiles, found.plan.goal
     whole = goal.sizes[tiles.axis]
@@ -190,7 +190,7 @@ def _compared(found: Found) -> FloatReport:
     return compare_floats(theirs, ours, _drawn(tuple(blank)), seed=1, distributions=("normal",))
 
 
-def _agrees(found: Found, text: str, inductor: _Inductor) -> bool:
+def _agrees(found: InTurns, text: str, inductor: _Inductor) -> bool:
     """Whether turns compute what Inductor's code of the whole does, and are finite where that is."""
     for scale, theirs in inductor.made.items():
         given = inductor.scaled(scale)

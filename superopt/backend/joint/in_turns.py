@@ -1,4 +1,4 @@
-"""Found: a part of a graph as algebra that is computed in turns, and its call in place of its operators."""
+"""In turns: a part of a graph as algebra that is computed in turns, and its call in place of operators."""
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +22,7 @@ from superopt.rivals.inductor import alone
 from superopt.targets import Target
 from superopt.trace import trace
 
-__all__ = ["APART", "Found", "found_around", "put_in"]
+__all__ = ["APART", "InTurns", "in_turns_around", "put_in"]
 
 APART = {torch.float32: 1e-3, torch.bfloat16: 3e-2}
 """The difference of two equal results at most, as a share of the largest number, by the dtype of products."""
@@ -31,25 +31,25 @@ _WAYS = 2  # axes along which turns are tried
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class InTurns:
     """A part in turns: its plan, what it reads, and the results that the gradient of the loss multiplies."""
 
     subgraph: Subgraph
     plan: RegionPlan
-    names: tuple[str, ...]  # of each result
+    names: tuple[str, ...]  # the names of the results
     inputs: Mapping[str, fx.Node]
     tiles: Tiles
-    ways: tuple[Tiles, ...]  # along several axes
+    ways: tuple[Tiles, ...]  # tiles along several axes, of which one is chosen
     tangent: fx.Node | None = None
     scaled: frozenset[str] = frozenset()
-    share: float = 1.0  # of the operations of the graph
-    turns: tuple[Turns, ...] = ()  # in which it may be computed, the first where nothing else says
+    share: float = 1.0  # the share of the operations of the graph that the part has
+    turns: tuple[Turns, ...] = ()  # the turns to choose from; the first where nothing else decides
 
-    def with_tiles(self, tiles: Tiles, target: str) -> "Found":
+    def with_tiles(self, tiles: Tiles, target: str) -> "InTurns":
         """Return the part in other turns."""
         return replace(self, plan=RegionPlan.of_operators(self.plan.goal, target, tiles), tiles=tiles)
 
-    def in_turns(self, turns: tuple[Turns, ...], target: str) -> "Found":
+    def with_turns(self, turns: tuple[Turns, ...], target: str) -> "InTurns":
         """Return the part in the first of some turns, for another to be chosen later."""
         return replace(self.with_tiles(turns[0].tiles, target), turns=turns)
 
@@ -71,14 +71,14 @@ class Found:
         return by(made, tensors[self.subgraph.inputs.index(self.tangent)])
 
 
-def found_around(
+def in_turns_around(
     graph: fx.Graph,
     seeds: Sequence[fx.Node],
     gates: Collection[fx.Node],
     target: Target,
     limit_bytes: int,
     outside: Collection[str] = (),
-) -> Found | None:
+) -> InTurns | None:
     """Return a part in turns, or None where no axis serves.
 
     Where gates are given, through which the gradient of a loss enters, the part takes in both passes, and
@@ -92,7 +92,7 @@ def found_around(
     traced = alone(lambda: trace(subgraph.module, *subgraph.example(), name="step", for_proof=True))
     if traced.program.opaque and not outside:  # what is made of labels, as by padding, can be read instead
         opaque = {one.target for one in traced.program.opaque}
-        return found_around(graph, seeds, gates, target, limit_bytes, opaque)
+        return in_turns_around(graph, seeds, gates, target, limit_bytes, opaque)
     if traced.program.opaque or len(traced.program.regions) != 1:
         return None
     nodes = dict(zip(traced.input_names, subgraph.inputs, strict=True))
@@ -112,7 +112,7 @@ def found_around(
     plan = RegionPlan.of_operators(goal, target.name, ways[0])
     tangent = tangents[0] if tangents else None
     inside, whole = (sum(map(flops_of, nodes)) for nodes in (subgraph.piece.nodes, graph.nodes))
-    return Found(
+    return InTurns(
         subgraph, plan, traced.program.outputs, nodes, ways[0], ways, tangent, scaled, inside / max(whole, 1)
     )
 
@@ -142,7 +142,7 @@ def _ways(goal: Graph, limit_bytes: int, dtype: torch.dtype, *, most: int) -> tu
     return tuple(found)
 
 
-def put_in(graph: fx.Graph, found: Found) -> None:
+def put_in(graph: fx.Graph, found: InTurns) -> None:
     """Replace a part by a call of its plan, and what the gradient of the loss then multiplies."""
     from torch._inductor.pattern_matcher import stable_topological_sort
 
