@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 __all__ = ["Forms", "Ready", "form", "is_plain", "is_stored", "stored"]
 
-_GUARDS = 16  # that are made for tensors of one form
+_GUARDS = 16  # guards that are made for tensors of one form
 
 
 def is_stored(tensor: Tensor) -> bool:

@@ -27,13 +27,13 @@ _MOST_SCRATCH = 10 * 32768  # floats of scratch memory that a program may take
 _CACHED_SCRATCH = 32768  # floats of scratch memory that stay in the second-level cache
 _UNEVEN_ROUNDS = 4  # with so many programs for each core, one more on some cores does not matter
 
-# The longest tiles of an axis.
-_ROW_TILE = 512  # of the grid, contiguous in memory
-_SHARING_TILE = 256  # of the grid, whose programs share what they read; a multiple of a vector's lanes
+# Tiles of an axis.
+_ROW_TILE = 512  # the longest tile of a grid axis that is contiguous in memory
+_SHARING_TILE = 256  # the same if programs share what they read; a multiple of a vector's lanes
 _RESCALED_TILE = 96  # the same in kernels that rescale accumulators as they go on
-_RESCALED_POSITIONS = 192  # such a tile times the axes that are one tile because of `FEW`
-_SUM_TILES = (512, 256, 128, 64)  # of a sum: its accumulators are touched once for each tile
-_MASKED_TILE = 256  # of a loop that a mask ends early
+_RESCALED_POSITIONS = 192  # the longest such tile times the axes that are one tile because of `FEW`
+_SUM_TILES = (512, 256, 128, 64)  # tiles of a sum, whose accumulators are touched once for each tile
+_MASKED_TILE = 256  # the longest tile of a loop that a mask ends early
 
 # Products in bf16.
 _HALF_SUM_TILE = 4096  # the longest tile of a sum whose operands are read in place

@@ -35,10 +35,10 @@ GROUP = 8  # tiles of columns whose programs run together
 USUAL_STAGES = 3
 USUAL_WARPS = 4
 FEWEST_ROWS = 8  # columns of an instruction that multiplies matrices in half precision
-MANY_PROGRAMS = 512  # more than any device runs at a time
-MANY_ROWS = 64  # of both sides of a product: so many keep the matrix units busy
-MORE_PROGRAMS = 128  # registers of a thread with which 16 warps share a processor
-WARPS_TOGETHER = 4  # warps that multiply so many rows together
+MANY_PROGRAMS = 512  # no device runs more programs at a time
+MANY_ROWS = 64  # with so many rows and columns, a product keeps the matrix units busy
+MORE_PROGRAMS = 128  # with so many registers for each thread, 16 warps share a processor
+WARPS_TOGETHER = 4  # warps that multiply rows together
 FLAT_TILE = 1024  # elements of a tile where there is no matrix product
 
 # Rows, columns, warps, stages: the first that fits is the default.

@@ -6,8 +6,8 @@ from typing import Literal
 
 __all__ = ["Role", "TritonConfig", "next_power"]
 
-LATE_REGISTERS = 64  # registers of a thread that an accumulator may take which is reduced after its loop
-LATE_REGISTERS_BESIDE_PRODUCTS = 16  # likewise where matrix products take registers as well
+LATE_REGISTERS = 64  # registers of a thread for an accumulator that is reduced after its loop
+LATE_REGISTERS_BESIDE_PRODUCTS = 16  # the same where matrix products take registers as well
 Role = Literal["single", "tile", "whole"]
 
 

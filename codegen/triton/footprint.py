@@ -12,9 +12,9 @@ from superopt.ir import selects, value_axes
 __all__ = ["LANE_REGISTERS", "MOST_REGISTERS", "SHARED_BYTES", "Footprint", "footprint", "is_half"]
 
 SHARED_BYTES = 227 << 10  # shared memory that one program may have on sm_90
-ADDRESS_BYTES = 20  # of an element far from its neighbours: where it is, as loops move on, and whether inside
-MOST_REGISTERS = 255  # of a thread
-LANE_REGISTERS = 196  # of these, what tiles may take
+ADDRESS_BYTES = 20  # for an element far from its neighbours: its place in all loops, and whether it is inside
+MOST_REGISTERS = 255  # registers that a thread has
+LANE_REGISTERS = 196  # registers of a thread that tiles may take
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _KEEPS_USUAL = frozenset({"mul", "div", "square", "reciprocal", "neg"})
-FEW_ROWS = 16  # an instruction that multiplies matrices has so many rows at least, and 8 columns
+FEW_ROWS = 16  # an instruction that multiplies matrices has at least so many rows, and 8 columns
 
 
 @dataclass(frozen=True, slots=True)

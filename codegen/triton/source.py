@@ -10,8 +10,8 @@ from superopt.codegen.triton.config import TritonConfig
 
 __all__ = ["DESCRIPTORS_FROM", "EARLY_FROM", "Argument", "TritonSource"]
 
-DESCRIPTORS_FROM = 90  # the compute capability, 9.0, from which on devices have tensor descriptors
-EARLY_FROM = 90  # likewise for programmatic dependent launches
+DESCRIPTORS_FROM = 90  # devices have tensor descriptors from compute capability 9.0 on
+EARLY_FROM = 90  # and programmatic dependent launches, too
 E4M3_FROM = 89
 
 

@@ -41,7 +41,7 @@ log = logging.getLogger("superopt")
 
 VERSION = 2
 
-_NO_MEMORY = "DefaultCPUAllocator"  # which allocates, and says so where it cannot
+_NO_MEMORY = "DefaultCPUAllocator"  # PyTorch's allocator, whose name is in its errors where memory is short
 
 
 class RegionPlan:

@@ -30,7 +30,7 @@ __all__ = ["CONTRADICTION", "DISAGREEMENT", "UNDEFINED", "decide"]
 
 _TOO_MANY_OPERATIONS = 60_000_000_000  # a program of more operations is not run in floats
 _SECONDS = 4.0  # seconds of each comparison, after which no other distribution is begun
-_DRAWS = 8  # of each kind of inputs, where there is no proof: some programs agree by chance on many inputs
+_DRAWS = 8  # draws of each kind of inputs without a proof: some programs agree on many inputs by chance
 _DRAWS_S = 0.25  # seconds of one draw of all kinds, after which no other is begun
 _REAL = 1e-4  # a float64 difference, as a share of a row, that no order of operations explains
 _LAST_DIGITS = 2.0**-46  # a difference that float64 shows

@@ -29,7 +29,7 @@ __all__ = ["packed"]
 
 # Columns of a panel: as many as a block of products has in registers, else fewer.
 _COLUMNS = {"f32": (32,), "bf16": (64, 32), "i8": (64, 32)}
-_MADE = (32,)  # likewise, where weights become floats on the way
+_MADE = (32,)  # the same where weights become floats on the way
 
 
 def packed(graph: Graph, weights: Weights) -> tuple[Graph, tuple[int, ...]] | None:

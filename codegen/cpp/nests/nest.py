@@ -17,7 +17,7 @@ from superopt.ops import OPS
 __all__ = ["NestPrinter", "print_nest", "print_shift"]
 
 _TURNS = 4  # registers that take turns in a reduction, so that no addition waits for the previous addition
-_AHEAD = 1 << 16  # numbers of a tensor, up to which those of the next program are fetched ahead
+_AHEAD = 1 << 16  # tensors of at most so many numbers are fetched ahead for the next program
 _LONG = 8  # with at least so many flops for each addition, a reduction needs no turns
 
 

@@ -12,7 +12,7 @@ __all__ = ["Filtering", "filtering_of", "is_filterable"]
 
 _TAPS = 3
 _STEPS = (1, 2)  # places between the windows of neighbouring results
-_MOST_SLID = 2  # axes of an image
+_MOST_SLID = 2  # axes of an image along which windows slide, at most
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ TURNS = 4
 UNROLLED = 8
 """Positions of the innermost axis of a window, up to which no loop is left."""
 
-_SEVERAL = 16  # positions of a window from which on registers take turns
+_SEVERAL = 16  # over so many positions of a window or more, registers take turns
 
 
 class SumsPrinter(NestPrinter):

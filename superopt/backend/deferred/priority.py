@@ -11,7 +11,7 @@ from pathlib import Path
 __all__ = ["descendants", "kill_descendants", "lower_priority"]
 
 _NICEST = 19
-_IDLE_CLASS, _CLASS_SHIFT, _OF_A_PROCESS = 3, 13, 1  # of ioprio_set
+_IDLE_CLASS, _CLASS_SHIFT, _OF_A_PROCESS = 3, 13, 1  # arguments of the system call ioprio_set
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}  # the number of the system call
 _SUBREAPER = 36  # an option of prctl: orphans among our descendants become our children
 _FIRST_TO_GO = "800"  # out of 1000: where memory runs out, the helper is killed before the program

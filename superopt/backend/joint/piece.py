@@ -13,7 +13,7 @@ from superopt.rivals.kinds import Kind
 __all__ = ["gate_of", "is_tangent", "large_bytes", "large_groups", "piece_around"]
 
 
-_PARTS = VIEWS | {"add", "clone", "index_put"}  # of what is made of parts, by adding them
+_PARTS = VIEWS | {"add", "clone", "index_put"}  # operators that add parts, or only move them
 
 
 def _bytes(node: fx.Node) -> int:

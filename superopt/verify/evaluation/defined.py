@@ -23,7 +23,7 @@ __all__ = ["defined_less_often"]
 
 _ROOTS = frozenset({"sqrt", "rsqrt"}) | LOGARITHMS
 _TRIALS = 96
-_ACCIDENTS = 2  # as many trials may divide by zero by chance
+_ACCIDENTS = 2  # in so many trials a program may divide by zero by chance
 
 
 def defined_less_often(left: Graph, right: Graph, links: Iterable[tuple[str, str]], seed: int) -> bool:

@@ -36,7 +36,7 @@ __all__ = ["Tiny", "is_narrow", "tiny_sizes"]
 
 _SIZES = (2, 3)
 _SMALL = 4  # an indexed axis of this length or less is evaluated whole
-_WHOLE = 64  # so is an axis of this length or less that equal indices join to another axis
+_WHOLE = 64  # an axis of this length or less that equal indices join to another is evaluated whole, too
 _NEAR = 6  # a constant up to which axes are made long enough to compare with
 _MOST_PLACES = 1 << 18  # the most positions of a grid on which masks are computed
 _POOL = 24  # places of a longer axis that are looked at

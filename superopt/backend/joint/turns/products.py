@@ -24,7 +24,7 @@ t2 = contract[k](a, b)
 out c: f32[{c}] = t2
 """
 
-_PART_BYTES = 4 << 20  # of what is converted at a time
+_PART_BYTES = 4 << 20  # bytes that are converted at a time
 _WHOLE = 64  # rows or columns of which that is a multiple
 
 

@@ -21,8 +21,8 @@ from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
 
 __all__ = ["TiledKernel"]
 
-_TIMES = 3  # that a product is timed
-_FEW_TURNS = 2  # for which no copy of an operand is kept in the dtype of products
+_TIMES = 3  # how often a product is timed
+_FEW_TURNS = 2  # with so few turns, no copy of an operand is kept in the dtype of products
 _MOST_CODE = 32
 _FACTOR = "factor "  # before the name of an input, as products read it
 
