@@ -243,7 +243,7 @@ def _replace(graph: fx.Graph, region: Region, plan: str, moved: dict[fx.Node, fx
     """Replace a region by a call of a plan, and note the nodes of its results."""
     subgraph = region.subgraph
     found = plan_of(plan)
-    found.settle()
+    found.enter_graph()
     order = {node: at for at, node in enumerate(graph.nodes)}
     read = [moved.get(node, node) for node in subgraph.inputs]
     last = max(read, key=order.__getitem__)

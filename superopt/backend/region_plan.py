@@ -130,17 +130,17 @@ class RegionPlan:
                 if self._only is not None:
                     return list(self._run(self._only, tensors))
                 return self.by_kernels(dict(zip(self.inputs, tensors, strict=True)))
-            except (torch.OutOfMemoryError, IndexError):  # which PyTorch raises too
+            except (torch.OutOfMemoryError, IndexError):  # PyTorch raises these, too
                 raise
             except Exception as error:  # compilers and drivers may raise anything; torch can compute the goal
-                self._note(error)
+                self._note_failure(error)
         return self.by_torch(dict(zip(self.inputs, tensors, strict=True)))
 
-    def _note(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception) -> None:
         """Give the kernels up, unless this call alone fails: by its tensors, or for want of memory."""
         ready = self._kernels is not None or self._operators is not None
-        passes = isinstance(error, InputError | MemoryError) or _NO_MEMORY in str(error)
-        self._failed = not (ready and passes)
+        is_of_this_call = isinstance(error, InputError | MemoryError) or _NO_MEMORY in str(error)
+        self._failed = not (ready and is_of_this_call)
         if self._failed or type(error) not in self._told:
             self._told.add(type(error))
             when = "from now on" if self._failed else "where its kernels cannot"
@@ -174,7 +174,7 @@ class RegionPlan:
         return kernel
 
     def _run(self, kernel: OrderedKernel, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Run a kernel; where sizes stay the same, nothing is worked out anew."""
+        """Run a kernel; for tensors like those of the latest call, nothing is prepared again."""
         ready, threads = self._ready, torch.get_num_threads()
         if ready is not None and ready.serves(tensors, threads):
             found: Sequence[Tensor] = ready.run(tensors)
@@ -184,9 +184,9 @@ class RegionPlan:
             self._changes += 1
         return kernel.in_order(tensors)
 
-    def settle(self) -> None:
-        """From now on the plan is part of a program, and its weights are those of the program's layers."""
-        settle((one.kernel for one in self._kernels or ()), self.goal.name)
+    def enter_graph(self) -> None:
+        """Note that races are over: from now on the plan computes a graph, with the weights of its layers."""
+        _drop_restless_weights((one.kernel for one in self._kernels or ()), self.goal.name)
 
     def by_torch(self, known: Mapping[str, Tensor]) -> list[Tensor]:
         """Compute a region as its graph says, whatever the kernels are."""
@@ -201,7 +201,7 @@ class RegionPlan:
             name: as_kernel(one.graph, one, target.make(one.mugraph, one.configs))
             for name, one in self._parts.items()
         }
-        settle(kernels.values(), self.goal.name)
+        _drop_restless_weights(kernels.values(), self.goal.name)
         return self._in_order(kernels)
 
     def _in_order(self, kernels: Mapping[str, Kernel]) -> list["_Part"]:
@@ -256,14 +256,14 @@ class _Part:
     kernel: Kernel
     reads: tuple[str, ...]
     ordered: OrderedKernel | None
-    last_reads: tuple[str, ...] = ()  # which no later part reads, nor the caller
+    last_reads: tuple[str, ...] = ()  # what neither a later part reads nor the caller
 
 
-_CHANGES = 8  # times that a plan follows tensors of other forms; then it stays with the last ones
+_CHANGES = 8  # so often a plan prepares for tensors of other forms; then it stays with the last ones
 
 
-def settle(kernels: Iterable[Kernel], name: str) -> None:
-    """Let kernels give up what they make of weights, where these change with nearly every call."""
+def _drop_restless_weights(kernels: Iterable[Kernel], name: str) -> None:
+    """Let kernels keep nothing of weights from when on these change with nearly every call."""
     for kernel in kernels:
         if isinstance(kernel, KeptKernel):
             kernel.kept.give_up_with(lambda why: log.warning("%s: %s; torch computes it", name, why))
