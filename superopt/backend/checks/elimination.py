@@ -11,7 +11,7 @@ from superopt.targets import Target
 from superopt.tune import confirm
 from superopt.tune.measure import HeadToHead
 
-__all__ = ["RACE_S", "Elimination", "Outcome"]
+__all__ = ["RACE_S", "Changes", "Elimination"]
 
 RACE_S = 0.6
 """Seconds of a race of two forms of a graph."""
@@ -24,18 +24,18 @@ Program = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the races of a graph found: why regions go, and which join that did not win alone."""
+class Changes:
+    """What the races of a graph change: why regions go, and which join though they did not win alone."""
 
     lost: Mapping[str, str]  # why regions went, by the digests of their keys
     joined: frozenset[str] = frozenset()
 
 
 class Elimination:
-    """A graph in races with all regions that are offered, with fewer of them, and without any.
+    """Races of a graph with all regions that are offered, with fewer of them, and without any.
 
-    Those that are not taken came near Inductor's code alone: they join where the graph is surely faster with
-    them. Where `left_s` tells that time is short, no more of them join, and the others stay or go together.
+    Regions that are not taken came near Inductor's code alone: they join where the graph is surely faster
+    with them. When `left_s` tells that time is short, no more join, and the others stay or go together.
     """
 
     def __init__(
@@ -48,33 +48,33 @@ class Elimination:
     ) -> None:
         self._compile, self._target = compiled, target
         self._left_s, self._patience = left_s, patience
-        self._slowest_s = 0.0  # of compiling the graph
+        self._slowest_s = 0.0  # the longest that compiling the graph has taken
         self._offered = offered
         self._near = {region.key.digest for region, decision in offered if not decision.taken}
         self._lost: dict[str, str] = {}
         self._joined: set[str] = set()
-        self._doubtful = False  # whether other regions went since
+        self._joined_in_doubt = False  # whether regions went after others had joined
         self._without = self._program(())
         self._left, self._ours = offered, self._program(offered)
 
-    def outcome(self) -> Outcome:
+    def changes(self) -> Changes:
         """Race until the graph is no slower than without its regions, and than without each of them."""
         all_of_them, found = self._ours, self._race(self._ours, self._without)
         for digest in _least_first(self._offered)[:_SINGLE]:
-            if self._stands_alone(digest) or self._left_s() < self._slowest_s + self._patience * RACE_S:
+            if self._is_last_winner(digest) or self._left_s() < self._slowest_s + self._patience * RACE_S:
                 break
             self._try_without(digest)
         if not_raced := self._near - self._joined - set(self._lost):
             self._go_on_with(*self._fewer(not_raced))
-        if self._doubtful:
-            self._ask_joined_again()
+        if self._joined_in_doubt:
+            self._race_joined_again()
         if self._left and self._ours is not all_of_them:
             found = self._race(self._ours, self._without)
         if _is_lost(found):
             self._lost |= {region.key.digest: _told(found) for region, _ in self._left}
-        return Outcome(self._lost, frozenset(self._joined - set(self._lost)))
+        return Changes(self._lost, frozenset(self._joined - set(self._lost)))
 
-    def _stands_alone(self, digest: str) -> bool:
+    def _is_last_winner(self, digest: str) -> bool:
         """Whether a region that won alone is the last one, so that its race was that of all."""
         left = {region.key.digest for region, _ in self._left}
         return len(left) == 1 and digest not in self._near
@@ -89,8 +89,8 @@ class Elimination:
             self._lost[digest] = _told(found)
             self._go_on_with(fewer, smaller)
 
-    def _ask_joined_again(self) -> None:
-        """Race the regions that joined once more, as others went since."""
+    def _race_joined_again(self) -> None:
+        """Race the regions that joined once more, since others have gone."""
         fewer, smaller = self._fewer(self._joined)
         found = self._race(self._ours, smaller)
         if not _is_gained(found):
@@ -100,7 +100,7 @@ class Elimination:
     def _go_on_with(self, fewer: Taken, smaller: Program) -> None:
         """Let the other regions go; what joined before may have gained only beside these."""
         self._left, self._ours = fewer, smaller
-        self._doubtful = bool(self._joined)
+        self._joined_in_doubt = bool(self._joined)
 
     def _fewer(self, goes: set[str]) -> tuple[Taken, Program]:
         """Return the regions that are left without some, and the graph with these."""

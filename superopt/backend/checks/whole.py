@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, fx
 
 from superopt.backend.checks.border import border_us
-from superopt.backend.checks.elimination import RACE_S, Elimination, Outcome
+from superopt.backend.checks.elimination import RACE_S, Changes, Elimination
 from superopt.backend.checks.pass_memory import regions_that_fit
 from superopt.backend.checks.verdict import Taken, Verdict, keep_verdict, known_verdict, plans_in, verdict_key
 from superopt.backend.decision import Decision, Ledger
@@ -92,12 +92,12 @@ class WholeRace:
             known = known_verdict(cache, key) if cached else None
             known = known or Verdict({}, {})
         settled = known.covers(offered) or bool(known.failed)
-        found = Outcome(known.lost_of(offered), frozenset(known.joined_of(offered)))
+        found = Changes(known.lost_of(offered), frozenset(known.joined_of(offered)))
         if not settled and self.ledger.options.budget_s != 0:
             raced = self._raced_now(offered)
             if raced is None:
                 new = offered if not known.raced else known.new_in(offered)
-                found = replace(found, lost={**found.lost, **self._dear(new)})
+                found = replace(found, lost={**found.lost, **self._too_costly(new)})
             else:
                 known, found, settled = self._verdict(offered, raced), raced, True
         if cached:
@@ -111,7 +111,7 @@ class WholeRace:
         """Return the verdict on a graph after races of about so many seconds, or raise SuperoptError."""
         end = time.monotonic() + seconds
         offered, _ = regions_that_fit(self.graph, offered, self._replaced)
-        found = Outcome({})
+        found = Changes({})
         if offered and not self.is_whole(offered):
             if not runs_on_anything(self.graph):
                 raise SuperoptError("it calls what a race may not call")
@@ -120,7 +120,7 @@ class WholeRace:
             found = alone(lambda: self._raced(offered, lambda: end - time.monotonic(), _PATIENCE))
         return self._verdict(offered, found)
 
-    def _verdict(self, offered: Taken, found: Outcome) -> Verdict:
+    def _verdict(self, offered: Taken, found: Changes) -> Verdict:
         went, joined = tuple(sorted(_went(offered, found))), tuple(sorted(found.joined))
         return Verdict(plans_in(offered), found.lost, went, joined, raced=True)
 
@@ -129,7 +129,7 @@ class WholeRace:
         """The seconds in which Inductor compiles the graph, about; 0 where nothing tells."""
         return self.ledger.kernel_s * kernels_of(self.graph)
 
-    def _raced_now(self, offered: Taken) -> Outcome | None:
+    def _raced_now(self, offered: Taken) -> Changes | None:
         """Return what a race within the budget finds, or None where there is none."""
         if not self._has_time(offered) or not runs_on_anything(self.graph):
             return None
@@ -172,14 +172,14 @@ class WholeRace:
             return False
         return taken < min(_MOST_BYTES, _FREE * _free_bytes(self.target))
 
-    def _dear(self, taken: Taken) -> dict[str, str]:
-        """Return the regions that may gain less than what they cost in a graph.
+    def _too_costly(self, taken: Taken) -> dict[str, str]:
+        """Return the regions that may gain less than they cost in a graph, and why.
 
-        That is what could be fused across their borders and, once for all that have the same kernels, that
-        these are not in the nearest caches.
+        They cost what Inductor could fuse across their borders and, once for all regions with the same
+        kernels, that these kernels are not in the nearest caches.
         """
         found: dict[str, str] = {}
-        if not even():  # whatever is raced is taken
+        if not even():  # tests take all that is raced
             return found
         kinds = kinds_of(self.graph, self.target.torch_device)
         sharing = Counter(one.plan for _, one in taken if one.taken)
@@ -195,7 +195,7 @@ class WholeRace:
                 )
         return found
 
-    def _raced(self, offered: Taken, left_s: Callable[[], float], patience: float = 1.0) -> Outcome:
+    def _raced(self, offered: Taken, left_s: Callable[[], float], patience: float = 1.0) -> Changes:
         """Return what races of the graph with more and fewer of its regions find."""
         inputs = self._inputs()
 
@@ -203,7 +203,7 @@ class WholeRace:
             made = self._compiled(some, inputs)
             return lambda: made(*inputs)
 
-        return Elimination(offered, compiled, self.target, left_s, patience).outcome()
+        return Elimination(offered, compiled, self.target, left_s, patience).changes()
 
     def _compiled(self, taken: Taken, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return what Inductor makes of the graph with some regions replaced."""
@@ -265,12 +265,12 @@ def _free_bytes(target: Target) -> int:
     return 2 * _MOST_BYTES if free is None else free  # a system that does not tell
 
 
-def _went(offered: Taken, found: Outcome) -> set[str]:
+def _went(offered: Taken, found: Changes) -> set[str]:
     """Return the regions that won alone and go all the same."""
     return {region.key.digest for region, one in offered if one.taken and region.key.digest in found.lost}
 
 
-def _staying(offered: Taken, found: Outcome) -> list[tuple[Region, Decision]]:
+def _staying(offered: Taken, found: Changes) -> list[tuple[Region, Decision]]:
     """Return the regions that stay, each with the decision to take it."""
     stays = []
     for region, one in offered:
