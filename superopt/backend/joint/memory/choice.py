@@ -62,7 +62,7 @@ class Joint:
         return self._held[kept]
 
     def kept(self) -> list[Kept]:
-        """Return what may be kept: what PyTorch keeps, and what holds or keeps less, for ever more time."""
+        """Return choices of what is kept: PyTorch's own, then those of fewer bytes and more time."""
         if not self._fewer:
             self._fewer.append(self.theirs)
             least = self._most(self.theirs)
@@ -92,18 +92,18 @@ class Joint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """What is kept of a joint graph, and the turns in which it computes its part, None where it has none."""
+    """What is kept of a joint graph between its passes, and in which turns its part is computed, if any."""
 
     joint: Joint
     kept: Kept
     turns: Turns | None = None
-    turns_s: float = 0.0  # more than without turns
+    turns_s: float = 0.0  # the seconds that turns take longer
 
     @property
     def bytes(self) -> int:
-        """What is to be small: about the most bytes that a step holds, without the gradients that it leaves.
+        """About the most bytes that a step holds at once, without the gradients that it leaves.
 
-        Of a graph that another one goes on from, what it keeps until that has come back.
+        For a graph that another graph goes on from, the bytes that it keeps until the backward pass.
         """
         if self.joint.choices.passes.is_part:
             return self.kept.bytes + self._turns_bytes
@@ -140,9 +140,9 @@ class Choice:
 
 
 def choices_of(joint: Joint, base: Joint, turned: Turned | None) -> list[Choice]:
-    """Return the choices for a graph, each of what is kept in all turns there are.
+    """Return the choices for a graph: each choice of what is kept, with each choice of turns.
 
-    The first is PyTorch's own; it is not among them where turns are taken whatever they cost.
+    The first is PyTorch's own, unless turns are taken whatever they cost.
     """
     base_choices = [Choice(base, kept) for kept in base.kept()]
     if turned is None:
@@ -163,9 +163,9 @@ def unchanged(base: Joint) -> Choice:
 
 
 def _least(choices: Sequence[Choice]) -> Choice:
-    """Return what holds the fewest bytes, where those count twice that are kept.
+    """Return the choice of the fewest bytes; those that are kept between the passes count twice.
 
-    Parts of either pass may be computed in turns later, which spare what is not kept.
+    Parts of either pass may be computed in turns later, which saves other bytes, but not those that are kept.
     """
     least = min(one.bytes + one.kept.bytes for one in choices)
     few = (one for one in choices if _FEWER * (one.bytes + one.kept.bytes) <= least)
@@ -179,9 +179,9 @@ def _by_time(choice: Choice) -> tuple[float, int]:
 def for_time(
     choices: Sequence[Choice], theirs_bytes: int, step_s: float
 ) -> tuple[list[Choice], list[Choice]]:
-    """Return what to race for "balanced", and of these what surely takes hardly more time.
+    """Return the choices to race for "balanced", and those of them that surely take hardly more time.
 
-    First comes what holds half of their bytes for the least time, then what is safer.
+    The first one holds half of PyTorch's bytes for the least time; safer ones follow.
     """
     allowed_s = MORE_TIME * step_s
     fast = [one for one in choices if one.more_s <= allowed_s]
@@ -196,14 +196,14 @@ def for_time(
         if several and not few:
             found.append(_least(several))
     plain = [one for one in fast if one.turns is None and one.more_s <= allowed_s / _DOUBT]
-    if plain:  # what turns cost is told by a race of the part alone
+    if plain:  # the cost of turns is known from a race of the part alone only
         found.append(_least(plain))
     tried = list(dict.fromkeys(one for one in found if one.is_ours))
     return tried, [one for one in tried if one.turns_s + _DOUBT * one.remade_s <= allowed_s]
 
 
 def for_bytes(choices: Sequence[Choice], bytes_: int) -> list[Choice]:
-    """Return what holds no more than so many bytes, the fastest first, and at last what holds the fewest."""
+    """Return the choices that hold at most so many bytes, the fastest first; the smallest comes last."""
     enough = sorted((one for one in choices if one.bytes <= bytes_), key=_by_time)
     return list(dict.fromkeys(one for one in (*enough, _least(choices)) if one.is_ours))
 

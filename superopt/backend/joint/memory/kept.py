@@ -115,30 +115,32 @@ class Passes:
         results = [one if isinstance(one, fx.Node) else None for one in leaves]
         self._place = {node: at for at, node in enumerate(graph.nodes)}
         self._tangents = [node for node in graph.nodes if is_tangent(node)]
-        # Another graph goes on from what has no loss among its results.
+        # Where no result is a loss, another graph goes on from this one.
         given = [one for node in self._tangents for one in tensors_in(value_of(node))]
         self.is_part = bool(given) and all(prod(one.shape) > 1 for one in given)
         self.late = _after([*self._tangents, *filter(_is_last, graph.nodes)])
         self.early = [node for node in graph.nodes if node.op == "call_function" and node not in self.late]
         wanted = [one for one in results[:forward_outputs] if one is not None]
         early = set(self.early)
-        self.required = _before([*wanted, *filter(writes, early)])  # by the forward pass itself
+        # What the forward pass computes for its own results, and for what it writes.
+        self.required = _before([*wanted, *filter(writes, early)])
         self.leaving = set(wanted)
         self.gradients = [one for one in results[forward_outputs:] if one is not None]
-        self.needed = {  # by the backward pass
+        # What the backward pass reads of the forward pass.
+        self.needed = {
             *(one for one in self.gradients if one not in self.late),
             *(read for node in self.late for read in node.all_input_nodes if read not in self.late),
         }
 
     def first(self, kept: Collection[fx.Node]) -> list[fx.Node]:
-        """Return what the forward pass computes where it hands on some values, in order."""
+        """Return what the forward pass computes, in order, if it hands on some values."""
         members = self.required | _before(kept)
         return [node for node in self.early if node in members]
 
     def last(self, remade: Collection[fx.Node]) -> list[fx.Node]:
-        """Return what the backward pass computes where it makes some values again, in order.
+        """Return what the backward pass computes, in order, if it makes some values again.
 
-        PyTorch orders it so: what is made again comes just before its first reader.
+        As PyTorch orders it, what is made again comes just before its first reader.
         """
         members = {*remade, *(node for node in self.late if node.op == "call_function")}
         place = self._place
@@ -158,9 +160,9 @@ class Passes:
 
 
 def readers_of_changed(graph: fx.Graph) -> set[fx.Node]:
-    """Return what reads a tensor that the step writes into: made again, it would read other numbers.
+    """Return the nodes that read a tensor which the step writes into: made again, they read other numbers.
 
-    PyTorch 2.13 makes it again, and gradients are wrong then.
+    PyTorch 2.13 makes them again, so that gradients are wrong.
     """
     changed = (node.args[0] for node in graph.nodes if writes(node) and node.args)
     return readers_of({one for one in changed if isinstance(one, fx.Node)})
@@ -172,16 +174,16 @@ class Choices:
     def __init__(self, passes: Passes, device: Device) -> None:
         self.passes = passes
         every = {node: seconds_of(node, device) for node in passes.graph.nodes if node.op == "call_function"}
-        self.step_s = sum(every.values())  # of a whole step that makes nothing again
+        self.step_s = sum(every.values())  # the seconds of a step that makes nothing again
         self.bytes = {node: kept_bytes(node) for node in passes.early}
         changed = readers_of_changed(passes.graph)
-        # What the forward pass does not need itself is made once, in whichever pass.
+        # What the forward pass itself does not need is made once anyway, in one pass or the other.
         self.times = {node: every[node] if node in passes.required else 0.0 for node in passes.early}
         self.seconds = {
             node: inf if _is_user_kept(node) or not is_pure(node) or node in changed else self.times[node]
             for node in passes.early
         }
-        # Of what costs the same for each byte, the first is made again first: what follows is read by then.
+        # Of values that cost the same for each byte, earlier ones are made again rather than later ones.
         self.weights = {node: 1 + _SPREAD * at / len(self.seconds) for at, node in enumerate(self.seconds)}
         self.total_s = sum(one for one in self.seconds.values() if one < inf)
         self.total_bytes = sum(one for one in self.bytes.values() if one < inf)
@@ -203,7 +205,7 @@ class Choices:
         return list(found.values())
 
     def _at_all_prices(self, handed: frozenset[fx.Node], cuts: int) -> list[Kept]:
-        """Return what is cheapest at some price; between two, that is tried at which both cost the same."""
+        """Return the cheapest choices at several prices; each new price makes two of them cost the same."""
         middle = self.total_s / self.total_bytes
         ends = [self.cut(price, handed) for price in (middle / _RANGE, middle * _RANGE)]
         found = [one for one in ends if one is not None]
@@ -224,14 +226,13 @@ class Choices:
         return [self.of(one.kept) for one in found]
 
     def cut(self, price: float, handed: Collection[fx.Node] = ()) -> Cut | None:
-        """Return the cheapest choice where a byte costs so many seconds, None where there is none.
+        """Return the cheapest choice at a price of a byte in seconds, or None where there is none.
 
-        None of what is handed on is made again.
+        What is handed on is not made again.
         """
         nodes = self.passes.early
-        place = {
-            node: 2 * at + 2 for at, node in enumerate(nodes)
-        }  # what makes a node; the next is what it is
+        # Two vertices for each node: what makes it, and behind that its value.
+        place = {node: 2 * at + 2 for at, node in enumerate(nodes)}
         net = Network(2 * len(nodes) + 2)
         start, end = 0, 1
         for node, at in place.items():
