@@ -32,13 +32,13 @@ from superopt.rivals.aten import (
 __all__ = ["Held", "Liveness", "Most", "most_of_pass"]
 
 _MADE_ANYWHERE = frozenset({"_to_copy", "full", "scalar_tensor", "arange", "clone"})
-"""Operators that Inductor computes where their results are read, beside those of single elements."""
+"""Operators that Inductor computes where their results are read, as it does pointwise ones."""
 
 _PICKS = frozenset({"gather", "index", "index_select", "embedding"})
-"""Operators that read elements here and there, which Inductor computes where they are read, too."""
+"""Operators that look elements up, which Inductor computes where their results are read, too."""
 
 _MOST_READ = 4  # an operator of more tensors is computed once for all of its readers
-_COSTLY = frozenset({"exp", "sigmoid"})  # so is an operator of this kind, on a CPU
+_COSTLY = frozenset({"exp", "sigmoid"})  # on a CPU, these are computed once for all readers, too
 _NEAR = 64  # operators of one loop lie at most this many operators apart
 
 _NAMES = """
@@ -51,24 +51,24 @@ _WRITES_INTO = frozenset(_NAMES.split())
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """The most bytes at once, and the most while a part is computed in turns, but for what these take."""
+    """The most bytes held at once: at any time, and while turns run, without those of the turns."""
 
     bytes: int = 0
     in_turns: int = 0
 
     def over(self, other: "Most", before: int) -> "Most":
-        """Return the most of this, with what was there before, and of another."""
+        """Return the larger of this, on top of so many bytes from before, and another."""
         in_turns = before + self.in_turns if self.in_turns else 0
         return Most(max(before + self.bytes, other.bytes), max(in_turns, other.in_turns))
 
     def with_turns(self, turns_bytes: int) -> int:
-        """Return the most bytes where turns take so many."""
+        """Return the most bytes held at once if turns take so many."""
         return max(self.bytes, self.in_turns + turns_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The most that a step holds beside its inputs: in all, and without what it leaves, as gradients."""
+    """The most that a step holds beside its inputs: `whole`, and `passing`, without its gradients."""
 
     whole: Most
     passing: Most
@@ -143,7 +143,7 @@ def most_of_pass(graph: fx.Graph, given: Collection[fx.Node], within: Mapping[fx
 
 
 class _Pass:
-    """The operators of a pass in order, what leaves it, and the memory in which what it is given lies."""
+    """The operators of a pass in order, its results, and where in memory lies what it is given."""
 
     def __init__(
         self,
@@ -195,9 +195,9 @@ class _Pass:
         uncounted: Collection[_Memory],
         within: Mapping[fx.Node, int] | None = None,
     ) -> Most:
-        """Return the most bytes at once beside what was there before, from which what is given is dropped.
+        """Return the most bytes held at once, beyond those from before.
 
-        What is lasting is there to the end.
+        What is `given` from before is dropped after its last read; what is `lasting` stays to the end.
         """
         last = self.last_read
         made = {node: [_Memory(node, at) for at in self.known.results[node]] for node in self.written}
