@@ -177,7 +177,7 @@ def compiled_check(
     fields = [address_of, id(_VERSION), calls, len(known), len(samples), len(read)]
     for place, one in zip(places, known, strict=True):
         fields += [place, id(one.tensor), one.version, one.address]
-        fields += [id(one.writes.noted), ctypes.addressof(one.writes.counted), one.written]
+        fields += [id(one.writes.aliases), ctypes.addressof(one.writes.counted), one.written]
     for sample in samples:
         fields += [sample.address, sample.step, sample.count, sample.size, _address_of(sample.held)]
     for tensor in read:

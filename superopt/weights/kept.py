@@ -21,7 +21,7 @@ from superopt.weights.memory import in_large_pages
 from superopt.weights.shared import Part, Shared, find_shared, let_go, make_shared, parts_of
 from superopt.weights.sources import Sources, can_be_watched
 from superopt.weights.stored import stored
-from superopt.weights.writes import writes_to
+from superopt.weights.writes import watch_writes
 
 __all__ = ["Kept", "KeptKernel", "all_made", "bytes_kept", "keep_only", "made_once"]
 
@@ -314,7 +314,7 @@ class Kept:
                 if not ids.isdisjoint(key):
                     other.sources = _UnknownSources()  # the sources use the memory of the weights as well
         let_go(going)
-        writes_to(given)  # lets aliases go that nobody else has
+        watch_writes(given)  # lets aliases go that nobody else has
         made.behind += [behind for one in going if (behind := put_away(one)) is not None]
         found = Sources(given)
         if found.state() != before:

@@ -15,7 +15,7 @@ from torch import Tensor
 from superopt.codegen.forms import is_plain
 from superopt.weights.compiled_check import Check, Known, Reads, Sample, compiled_check
 from superopt.weights.memory import array_of
-from superopt.weights.writes import writes_to
+from superopt.weights.writes import watch_writes
 
 __all__ = ["Sources", "can_be_watched"]
 
@@ -42,7 +42,7 @@ class Sources:
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._writes = writes_to(tensors)
+        self._writes = watch_writes(tensors)
         self._written = [one.count() for one in self._writes]
         self.counted = min(self._written) >= 0
         # An alias of each keeps its memory, so that other numbers cannot come to lie at the same address.
@@ -86,8 +86,8 @@ class Sources:
         if [one.count() for one in self._writes] != self._written:
             return False
         for one in self._writes:
-            if one.noted:
-                one.forget()  # with aliases left, the compiled code would always give None
+            if one.aliases:
+                one.drop_aliases()  # with aliases left, the compiled code would always give None
         return True
 
 

@@ -1,16 +1,15 @@
-"""Writes: those to a tensor that PyTorch does not count in its `_version`.
+"""Writes: how often a tensor was written to, beside what PyTorch counts in its `_version`.
 
-`tensor.data` is another tensor of the same memory, with a count of its own. From the time that a tensor is
-watched, what its `data` gives is kept, and that of its views, so that the counts of these aliases are known.
-`tensor.data = other` may change the shape and the strides of a tensor but not its address, so it is counted
-here. So are the steps of fused optimizers, and what collectives write, of which their schemas say nothing.
+PyTorch misses some writes. `tensor.data` is another tensor of the same memory with a count of its own: from
+the time that a tensor is watched, its aliases are kept, and those of its views, so that their counts are
+known. `tensor.data = other` may change the shape and the strides of a tensor, but keeps its address. Fused
+optimizers and collectives write without a word of it in their schemas. All of these are counted here.
 
-All this needs a place that all tensors and all optimizers come by: `torch.Tensor.data` is another property
-as long as anything is watched, and all optimizers and collectives have a hook from then on. Nothing smaller
-sees as much.
-Samples of the numbers miss a write to a few of them, and to read them on a GPU would take longer than the
-call; a sum over all of a weight takes as long as the kernel that reads it. A subclass of the parameter would
-see its own `data`, but makes PyTorch compile again.
+That takes a place that all tensors and all optimizers pass: `torch.Tensor.data` is another property as long
+as anything is watched, and all optimizers and collectives have a hook from then on. Nothing smaller sees as
+much. Samples of the numbers miss a write to a few of them, and to read them on a GPU would take longer than
+the call. A sum over a whole weight takes as long as the kernel that reads it. A subclass of the parameter
+would see its own `data`, but makes PyTorch compile again.
 """
 
 import sys
@@ -24,76 +23,76 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-__all__ = ["Writes", "weights_changed", "writes_to"]
+__all__ = ["Writes", "watch_writes", "weights_changed"]
 
-_MOST = 32  # aliases of a tensor; of one that gives more it is no longer told that it is the same
+_MOST = 32  # aliases of a tensor that are kept; with more, its writes can no longer be counted
 
-_OURS = 3  # references to an alias that only the list of aliases has, as counted while it is looked at
+_OURS = 3  # references to an alias that nobody has but the list of aliases, while it is looked at
 
 _watched: dict[int, "Writes"] = {}  # by the id of the tensor
-_places: dict[int, set[int]] = {}  # the ids of tensors whose memory begins at an address
+_places: dict[int, set[int]] = {}  # by an address: the ids of the tensors whose memory begins there
 _original: Any = vars(torch._C.TensorBase)["data"]
 _hooks: list[object] = []
 
 
 class Writes:
-    """The writes to one tensor, since it is watched, that its `_version` does not count."""
+    """The writes to one tensor since it is watched that its `_version` does not count."""
 
-    __slots__ = ("counted", "lost", "noted", "owner", "place")
+    __slots__ = ("aliases", "counted", "owner", "place", "uncountable")
 
     def __init__(self, tensor: Tensor) -> None:
         key = id(tensor)
-        self.counted = c_longlong(0)  # writes that are known, where compiled code finds their number
-        self.noted: list[Tensor] = []  # aliases, whose writes PyTorch counts
-        self.lost = False  # whether there are aliases whose writes nobody counts
+        self.counted = c_longlong(0)  # writes that were seen; compiled code reads the number here
+        self.aliases: list[Tensor] = []  # aliases, whose writes PyTorch counts
+        self.uncountable = False  # whether the tensor has aliases whose writes nobody counts
         self.owner = weakref.ref(tensor, lambda _: _forgotten(key))
-        self.place = 0  # where the memory of the tensor begins, as it was when it was last asked for
+        self.place = 0  # where the memory of the tensor began when that was last looked up
 
     def count(self) -> int:
         """Return a number that grows with each write; -1 where writes cannot be counted any more."""
-        return -1 if self.lost else self.counted.value + sum(one._version for one in self.noted)
+        return -1 if self.uncountable else self.counted.value + sum(one._version for one in self.aliases)
 
-    def note(self, alias: Tensor) -> None:
+    def keep(self, alias: Tensor) -> None:
         """Keep an alias, so that its count is known as long as the tensor is watched."""
-        if len(self.noted) >= _MOST:
-            self.forget()
-        if len(self.noted) >= _MOST or alias.is_inference():
-            self.lost = True
-        self.noted.append(alias)
+        if len(self.aliases) >= _MOST:
+            self.drop_aliases()
+        if len(self.aliases) >= _MOST or alias.is_inference():
+            self.uncountable = True
+        self.aliases.append(alias)
 
-    def step(self) -> None:
+    def count_one(self) -> None:
         """Count one write."""
         self.counted.value += 1
 
-    def forget(self) -> None:
-        """Let aliases go that nobody else has, and no view of them; the writes to them stay counted."""
-        if self.lost:
+    def drop_aliases(self) -> None:
+        """Drop the aliases that nobody else has, nor views of them; the writes to them stay counted."""
+        if self.uncountable:
             return
-        left = [one for one in self.noted if sys.getrefcount(one) > _OURS or _shared(one)]
+        left = [one for one in self.aliases if sys.getrefcount(one) > _OURS or _shared(one)]
         gone = self.count() - self.counted.value - sum(one._version for one in left)
         self.counted.value += gone
-        self.noted[:] = left
+        self.aliases[:] = left
 
 
 def _shared(alias: Any) -> bool:
-    """Whether views of an alias are left, or that cannot be told."""
+    """Whether views of an alias are left, or PyTorch cannot tell."""
     return not hasattr(alias, "_use_count") or alias._use_count() > 1
 
 
-def writes_to(tensors: Sequence[Tensor]) -> tuple[Writes, ...]:
-    """Watch tensors from now on; return the record of each."""
+def watch_writes(tensors: Sequence[Tensor]) -> tuple[Writes, ...]:
+    """Count the writes to tensors from now on; return the record of each."""
     found = []
     for one in tensors:
         known = _watched.get(id(one))
         if known is None or known.owner() is not one:
             known = _watched[id(one)] = Writes(one)
-        known.forget()
-        _find(known, one)
+        known.drop_aliases()
+        _note_place(known, one)
         found.append(known)
     if vars(torch.Tensor).get("data") is not _data:
         torch.Tensor.data = _data  # type: ignore[assignment]
     if not _hooks:
-        _hooks.append(register_optimizer_step_post_hook(_stepped))
+        _hooks.append(register_optimizer_step_post_hook(_count_step))
         _hooks.extend(_collectives())
     return tuple(found)
 
@@ -107,10 +106,10 @@ def weights_changed(*changed: nn.Module | Tensor) -> None:
     for one in changed:
         tensors += [*one.parameters(), *one.buffers()] if isinstance(one, nn.Module) else [one]
     if changed:
-        _written(tensors)
+        _count_writes_to(tensors)
         return
     for known in list(_watched.values()):
-        known.step()
+        known.count_one()
 
 
 def _forgotten(key: int) -> None:
@@ -120,7 +119,7 @@ def _forgotten(key: int) -> None:
     """
     known = _watched.pop(key, None)
     if known is not None:
-        _lose(known, key)
+        _forget_place(known, key)
     if not _watched and vars(torch.Tensor).get("data") is _data:
         del torch.Tensor.data
 
@@ -128,35 +127,35 @@ def _forgotten(key: int) -> None:
 def _get(self: Tensor) -> Tensor:
     alias: Tensor = _original.__get__(self)
     for known in _sharing(self):  # views and detached tensors give aliases as well
-        known.note(alias)
+        known.keep(alias)
     return alias
 
 
 def _set(self: Tensor, other: Tensor) -> None:
     _original.__set__(self, other)
-    _step(self)
+    _count_write(self)
 
 
-def _stepped(optimizer: torch.optim.Optimizer, *unused: object) -> None:
+def _count_step(optimizer: torch.optim.Optimizer, *unused: object) -> None:
     for group in optimizer.param_groups:
         for one in group["params"]:
-            _step(one)
+            _count_write(one)
 
 
-def _step(tensor: Tensor) -> None:
+def _count_write(tensor: Tensor) -> None:
     known = _watched.get(id(tensor))
     if known is not None:
-        known.step()
+        known.count_one()
 
 
-def _find(known: Writes, tensor: Tensor) -> None:
-    """Note where the memory of a tensor begins; where it moves, that is seen, and it is asked for again."""
-    _lose(known, id(tensor))
+def _note_place(known: Writes, tensor: Tensor) -> None:
+    """Note where the memory of a tensor begins; if it moves, that is seen as a write, and noted again."""
+    _forget_place(known, id(tensor))
     known.place = _place_of(tensor)
     _places.setdefault(known.place, set()).add(id(tensor))
 
 
-def _lose(known: Writes, key: int) -> None:
+def _forget_place(known: Writes, key: int) -> None:
     """Forget where the memory of a tensor begins."""
     there = _places.get(known.place, set())
     there.discard(key)
@@ -177,14 +176,14 @@ def _sharing(tensor: Tensor) -> list[Writes]:
     return [known for key in keys if (known := _watched.get(key)) is not None]
 
 
-def _written(tensors: object) -> None:
+def _count_writes_to(tensors: object) -> None:
     """Count a write to all that shares the memory of tensors, which may lie in lists of lists."""
     if isinstance(tensors, list | tuple):
         for one in tensors:
-            _written(one)
+            _count_writes_to(one)
     elif isinstance(tensors, Tensor):
         for known in _sharing(tensors):
-            known.step()
+            known.count_one()
 
 
 _WRITING = (
@@ -214,7 +213,7 @@ def _counting(operator: Any) -> Any:
 
     def run(keys: Any, *inputs: Any, **named: Any) -> Any:
         made = operator.redispatch(keys & torch._C._after_ADInplaceOrView_keyset, *inputs, **named)
-        _written(inputs[0] if inputs else next(iter(named.values())))
+        _count_writes_to(inputs[0] if inputs else next(iter(named.values())))
         return made
 
     return run

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from superopt.weights import compiled_check, sources, writes
 from superopt.weights.sources import Sources, can_be_watched
-from superopt.weights.writes import writes_to
+from superopt.weights.writes import watch_writes
 
 
 def weights() -> list[Tensor]:
@@ -118,7 +118,7 @@ def is_plain() -> bool:
 @pytest.mark.usefixtures("unwatched")
 def test_data_is_pytorchs_own_again_once_nothing_is_watched() -> None:
     one, two = nn.Parameter(torch.randn(8)), nn.Parameter(torch.randn(8))
-    records = [*writes_to([one]), *writes_to([two])]
+    records = [*watch_writes([one]), *watch_writes([two])]
     assert not is_plain()
     one.data.mul_(2)
     assert [record.count() for record in records] == [1, 0]
@@ -132,7 +132,7 @@ def test_data_is_pytorchs_own_again_once_nothing_is_watched() -> None:
     assert is_plain()
 
     three = nn.Parameter(torch.randn(8))
-    [record] = writes_to([three])
+    [record] = watch_writes([three])
     three.data[2] = 7
     assert record.count() == 1
 
@@ -140,7 +140,7 @@ def test_data_is_pytorchs_own_again_once_nothing_is_watched() -> None:
 @pytest.mark.usefixtures("unwatched")
 def test_another_ones_property_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     one = nn.Parameter(torch.randn(8))
-    writes_to([one])
+    watch_writes([one])
     theirs = property(lambda self: writes._data.fget(self))
     monkeypatch.setattr(Tensor, "data", theirs)
     del one
@@ -151,7 +151,7 @@ def test_another_ones_property_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("fused", [False, True])
 def test_steps_of_optimizers_are_seen(fused: bool) -> None:
     one = nn.Parameter(torch.randn(64))
-    [record] = writes_to([one])
+    [record] = watch_writes([one])
     before = record.count(), one._version
     one.grad = torch.randn(64)
     torch.optim.Adam([one], fused=fused).step()
