@@ -101,6 +101,19 @@ def _normed(x: torch.Tensor, eps: float) -> torch.Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
+CASTS: dict[str, Any] = {
+    "double": lambda x: x.double(),
+    "float": lambda x: x.float(),
+    "half": lambda x: x.half(),
+    "to double": lambda x: x.to(torch.float64),
+    "to float": lambda x: x.to(dtype=torch.float32),
+    "to a copy": lambda x: x.to(torch.float32, copy=True),
+    "type": lambda x: x.type(torch.float64),
+    "type of another": lambda x: x.type_as(torch.zeros(1, dtype=torch.float64)),
+    "type of its own": lambda x: x.type_as(torch.zeros(1)),
+}
+
+
 def _of_float32(x: torch.Tensor) -> torch.Tensor:
     assert x.dtype == torch.float32
     return x + x
@@ -149,6 +162,8 @@ def test_dtypes_follow_what_operators_make() -> None:
 
     def program(x: torch.Tensor, h: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
         made = (h + 1, h * x, h.sum() * x, x.to(h.dtype), h.float(), x + d, torch.zeros(8), h.add_(1), x.data)
+        made += (x.double(), x.to(d), x.to(torch.float64), x.type(torch.float64), x.double() + x)
+        made += (x.float(), x.to(x), d.double(), d.float(), d.to("cpu", torch.float64), h.type_as(d))
         asked.extend(one.dtype for one in made)
         return made[0]
 
@@ -158,6 +173,25 @@ def test_dtypes_follow_what_operators_make() -> None:
     asked.clear()
     assert in_float64(program)(*inputs).dtype == torch.float64
     assert asked == expected
+
+
+def _written_after(cast: Any) -> Any:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made = 2 * x
+        other = cast(made)
+        other.add_(1)
+        return made, other
+
+    return program
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_a_cast_in_float64_is_a_copy_where_it_is_one_in_pytorch(name: str) -> None:
+    """Before: a write to x.double() was one to x, and a write to x.float() was none."""
+    program = _written_after(CASTS[name])
+    for made, expected in zip(in_float64(program)(X), program(X), strict=True):
+        torch.testing.assert_close(made.float(), expected.float(), rtol=1e-2, atol=1e-2)
+    assert equivalent(program, program, X, seed=0).equal
 
 
 def test_a_program_that_cannot_be_run_in_float64_is_not_compared_in_floats() -> None:

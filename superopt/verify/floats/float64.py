@@ -23,6 +23,16 @@ Function: TypeAlias = Callable[..., Any]
 
 _ENDLESS = 2.0**60  # larger numbers stand for infinity, as they do in masks
 _ASKS_DTYPE = Tensor.dtype.__get__  # type: ignore[attr-defined]
+_CASTS = {
+    "bfloat16": torch.bfloat16,
+    "double": torch.float64,
+    "float": torch.float32,
+    "half": torch.float16,
+    "to": None,
+    "type": None,
+    "type_as": None,
+}
+"""Functions that cast a tensor, and to which dtype; None where an argument says so."""
 
 
 def in_float64(function: Function) -> Function:
@@ -151,6 +161,8 @@ class _Alike(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if func == _ASKS_DTYPE:
             return self._dtypes.of(args[0])
+        if name in _CASTS and (made := self._cast(name, args, kwargs)) is not None:
+            return made
         if name == "rms_norm":
             args, kwargs = self._with_eps(*args, **kwargs), {}
         if name == "tensor" and kwargs.get("dtype") is not None:  # it rounds before any operator
@@ -170,6 +182,21 @@ class _Alike(TorchFunctionMode):
         if isinstance(value, Tensor):
             self._dtypes.note(wide, value.dtype)
         return wide
+
+    def _cast(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """Return a wide tensor as PyTorch casts it: itself where it would have the dtype, else a copy.
+
+        None stands for other casts, which make copies of what is float64.
+        """
+        tensor: Tensor = args[0]
+        given = (*args[1:], *kwargs.values())
+        dtypes = [self._dtypes.of(one) if isinstance(one, Tensor) else one for one in given]
+        asked = [one for one in (*dtypes, _CASTS[name]) if isinstance(one, torch.dtype)]
+        if tensor.dtype != torch.float64 or {*kwargs} & {"copy", "memory_format"} or not asked:
+            return None
+        if asked[0] == self._dtypes.of(tensor):
+            return tensor
+        return tensor.to(torch.float64, copy=True) if asked[0] == torch.float64 else None
 
     def _with_eps(
         self, input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
