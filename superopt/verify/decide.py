@@ -35,6 +35,7 @@ _DRAWS_S = 0.25  # seconds of one draw of all kinds, after which no other is beg
 _REAL = 1e-4  # a float64 difference, as a share of a row, that no order of operations explains
 _LAST_DIGITS = 2.0**-46  # a difference that float64 shows
 _FLOAT32_BYTES = 4
+_OF_NUMBERS = frozenset({"arange", "as_tensor", "full", "linspace", "tensor"})  # round what they are given
 
 CONTRADICTION = (
     "the algebra finds the programs equal, but the numbers below are not:"
@@ -285,6 +286,13 @@ def _mixing(function: Callable[..., Any], narrow: bool) -> Callable[..., Any]:
     def as_meant(value: Any) -> Any:
         return _meant(value) if isinstance(value, float) else value
 
+    def unrounded(made: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return a tensor of numbers with those that its dtype by default rounds as float64 holds them."""
+        if kwargs.get("dtype") is None and is_double(made):
+            with torch.no_grad():
+                made.copy_(func(*args, **kwargs | {"dtype": torch.float64}))
+        return made
+
     class Mixing(TorchFunctionMode):
         """Widens what an operator reads together with a float64 tensor, unless it writes there."""
 
@@ -301,7 +309,8 @@ def _mixing(function: Callable[..., Any], narrow: bool) -> Callable[..., Any]:
             )
             if not writes and tree_any(is_double, (args, kwargs)):
                 args, kwargs = tree_map(widened, (args, kwargs))
-            return func(*args, **kwargs)
+            made = func(*args, **kwargs)
+            return unrounded(made, func, args, kwargs) if narrow and name in _OF_NUMBERS else made
 
     def run(*inputs: Any) -> Any:
         with Mixing():
