@@ -25,7 +25,7 @@ from superopt.trace.lowering.table import (
     takes_integers,
 )
 
-__all__: list[str] = []
+__all__ = ["inverts_integers"]
 
 _LONGEST_POWER = 16
 _LOG_10 = 2.302585092994046
@@ -80,8 +80,9 @@ def _pow(b: Builder, x: Any, y: Any) -> Sym:
     if not isinstance(x, Sym):
         x = b.scalar(x, y.dtype)
     exponent = b.constant(y.value) if isinstance(y, Sym) else y
-    if isinstance(exponent, int | float | Fraction) and math.isfinite(exponent):
-        power = _small_power(b, b.settle(x), Fraction(exponent))
+    number = exponent if isinstance(exponent, int | float | Fraction) and math.isfinite(exponent) else None
+    if number is not None and not inverts_integers(x, y, number):
+        power = _small_power(b, b.settle(x), Fraction(number))
         if power is not None:
             dims = b.broadcast(x, y)[1] if isinstance(y, Sym) else x.dims
             return replace(power, dims=dims)
@@ -89,6 +90,12 @@ def _pow(b: Builder, x: Any, y: Any) -> Sym:
     if not (x.dtype.is_floating_point or y.dtype.is_floating_point):
         raise UnsupportedError("rounds powers of integers whose exponents may be negative")
     return pointwise(b, "pow", x, y)
+
+
+def inverts_integers(x: Sym, y: Any, exponent: float | Fraction) -> bool:
+    """Return whether a power has a negative exponent and is an integer, so that PyTorch rounds it to 0."""
+    floats = x.dtype.is_floating_point or not isinstance(y, Sym) or y.dtype.is_floating_point
+    return exponent < 0 and not floats
 
 
 def _small_power(b: Builder, x: Sym, exponent: Fraction) -> Sym | None:

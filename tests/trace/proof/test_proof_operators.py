@@ -85,6 +85,17 @@ def test_no_square_roots_make_a_root_of_another_degree(above: int, below: int) -
     torch.testing.assert_close(trace(power, x, for_proof=True).run(x), power(x), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("for_proof", [False, True])
+def test_a_negative_power_that_is_an_integer_stays_a_call(for_proof: bool) -> None:
+    """Before: the reciprocal, of which PyTorch leaves 0."""
+    x = torch.tensor([1, 2, -1, 3])
+    traced = trace(lambda x: (x + 0).pow(torch.tensor(-1)), x, for_proof=for_proof)
+    assert "aten.pow.Tensor_Tensor" in [node.target for node in traced.program.opaque]
+    assert traced.run(x).tolist() == [1, 0, -1, 0]
+    halves = trace(lambda x: x.double() ** torch.tensor(-1), x, for_proof=True)
+    assert not halves.program.opaque
+
+
 def test_a_long_product_stays_a_call() -> None:
     traced = trace(lambda x: x.prod(-1), torch.randn(17), for_proof=True)
     assert [node.target for node in traced.program.opaque] == ["aten.prod.dim_int"]

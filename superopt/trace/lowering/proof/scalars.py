@@ -11,6 +11,7 @@ import torch
 
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.lowering.masks import add, exp, pointwise, scale, sub
+from superopt.trace.lowering.pointwise import inverts_integers
 from superopt.trace.lowering.table import LOWERINGS, lower, lower_all
 
 __all__: list[str] = []
@@ -37,8 +38,9 @@ def _pow(b: Builder, x: Any, y: Any) -> Sym:
     """Return a power with a number as products and square roots, of two as exp2, and others as unknown."""
     exponent = b.constant(y.value) if isinstance(y, Sym) else y
     base = b.constant(x.value) if isinstance(x, Sym) else x
-    if isinstance(x, Sym) and isinstance(exponent, int | float | Fraction) and isfinite(exponent):
-        power = _rational_power(b, b.settle(x), Fraction(exponent))
+    number = exponent if isinstance(exponent, int | float | Fraction) and isfinite(exponent) else None
+    if number is not None and isinstance(x, Sym) and not inverts_integers(x, y, number):
+        power = _rational_power(b, b.settle(x), Fraction(number))
         if power is not None:
             return replace(power, dims=b.broadcast(x, y)[1]) if isinstance(y, Sym) else power
     if isinstance(y, Sym) and base == 2 and y.dtype.is_floating_point:
