@@ -155,6 +155,19 @@ def test_an_axis_shows_as_many_places_as_sums_over_parts_of_it_are_multiplied(co
     assert equivalent(lambda x: _of_choices(x, 4), _by_power_sums, x, floats=False).equal
 
 
+def _volume(a, b, c):
+    """Return the determinant of all scalar products of three vectors: 0 where they have two places."""
+    (aa, ab, ac), (_, bb, bc), (_, _, cc) = ([(x * y).sum(-1) for y in (a, b, c)] for x in (a, b, c))
+    return aa * (bb * cc - bc * bc) - ab * (ab * cc - bc * ac) + ac * (ab * bc - bb * ac)
+
+
+def test_beside_many_comparisons_an_axis_shows_as_many_places_as_well():
+    """Before: "equal", as axes were evaluated on two places to make up for the comparisons."""
+    vectors, x = torch.randn(3, 5, 16).unbind(0), torch.randn(9, 5)
+    added = lambda a, b, c, x: _volume(a, b, c) + x.relu().prod(0)  # noqa: E731
+    assert not equivalent(added, lambda a, b, c, x: x.relu().prod(0), *vectors, x, floats=False).equal
+
+
 def test_a_closed_over_tensor_is_what_it_is():
     weight = torch.randn(16, 4)
     assert equivalent(lambda x: (2 * x) @ weight, lambda x: 2 * (x @ weight.clone()), X).equal

@@ -136,8 +136,9 @@ def tiny_sizes(
         group = groups[axis]
         if group in places:
             continue
-        sums = multiplied.get(group, 0)  # for up to three, the larger of `_SIZES` is enough
-        least = 1 if guess else max(uses.gathered[group] + 1, sums if sums > max(_SIZES) else 1)
+        sums = multiplied.get(group, 0)  # one of the variants has the larger of `_SIZES`
+        enough = min(_SIZES) if smallest else max(_SIZES)
+        least = 1 if guess else max(uses.gathered[group] + 1, sums if sums > enough else 1)
         tiny = max(least, _SIZES[0] if smallest else _SIZES[(len(places) + variant) % len(_SIZES)])
         whole = size <= (most if group in uses.joined else _SMALL)
         if group in uses.read_apart and (whole or size <= tiny):
