@@ -219,6 +219,15 @@ def test_programs_that_draw_random_numbers_are_unknown():
     verdict = equivalent(lambda x: x + torch.rand(16), lambda x: torch.rand(16) + x, X)
     assert verdict.unknown
     assert "draw random numbers (aten.rand.default)" in str(verdict)
+    for dropped in (
+        lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5),
+        lambda q: F.scaled_dot_product_attention(q, q, q, None, 0.5),
+    ):  # before: "different", though both take the same steps
+        verdict = equivalent(dropped, dropped, Q)
+        assert verdict.unknown
+        assert "draw random numbers (scaled_dot_product_attention)" in str(verdict)
+    kept = lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=0.0)  # noqa: E731
+    assert equivalent(kept, kept, Q).equal
 
 
 def test_graphs_need_no_inputs():

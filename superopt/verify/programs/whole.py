@@ -152,13 +152,19 @@ def _reads_elsewhere(opaque: OpaqueCall) -> bool:
 
 
 _RANDOM = ("bernoulli", "dropout", "rand", "multinomial", "normal", "uniform", "exponential_", "poisson")
+_DROPPING = {"scaled_dot_product_attention": ("dropout_p", 4)}
+"""Functions that a trace keeps whole, and the argument that is the chance of each number to be dropped."""
 
 
 def _is_random(opaque: OpaqueCall) -> bool:
     """Return whether a call draws random numbers."""
-    if torch.Tag.nondeterministic_seeded in getattr(opaque.call.function, "tags", ()):
+    call = opaque.call
+    if torch.Tag.nondeterministic_seeded in getattr(call.function, "tags", ()):
         return True
-    name = opaque.call.target.split(".")[1 if "." in opaque.call.target else 0]
+    if call.target in _DROPPING:
+        name, at = _DROPPING[call.target]
+        return bool(call.kwargs.get(name, call.args[at] if len(call.args) > at else 0))
+    name = call.target.split(".")[1 if "." in call.target else 0]
     return any(name.startswith(word) for word in _RANDOM)
 
 
