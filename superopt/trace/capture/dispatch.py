@@ -34,6 +34,9 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "rms_norm": rms_norm,
 }
 
+# Of these PyTorch looks at the devices of all tensors before any operator runs.
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+
 # Taken apart, what proofs look into would refuse no number that PyTorch refuses.
 _REFUSING = frozenset({"one_hot"})
 
@@ -291,6 +294,7 @@ class _Functions(TorchFunctionMode):
             target = name.partition(".")[0]
             stays = (
                 target in _WHOLE
+                or target in _RECURRENT
                 or (target in _REFUSING and self.recorder.for_proof)
                 or (target == "pad" and _is_circular(*args, **kwargs))
             )

@@ -152,8 +152,7 @@ def _reads_elsewhere(opaque: OpaqueCall) -> bool:
 
 
 _RANDOM = ("bernoulli", "dropout", "rand", "multinomial", "normal", "uniform", "exponential_", "poisson")
-_DROPPING = {"scaled_dot_product_attention": ("dropout_p", 4)}
-"""Functions that a trace keeps whole, and the argument that is the chance of each number to be dropped."""
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 def _is_random(opaque: OpaqueCall) -> bool:
@@ -161,9 +160,12 @@ def _is_random(opaque: OpaqueCall) -> bool:
     call = opaque.call
     if torch.Tag.nondeterministic_seeded in getattr(call.function, "tags", ()):
         return True
-    if call.target in _DROPPING:
-        name, at = _DROPPING[call.target]
-        return bool(call.kwargs.get(name, call.args[at] if len(call.args) > at else 0))
+    if call.target == "scaled_dot_product_attention":
+        return bool(call.kwargs.get("dropout_p", call.args[4] if len(call.args) > 4 else 0.0))
+    if call.target in _RECURRENT:
+        first = next(at for at, one in enumerate(call.args) if isinstance(one, bool))
+        _, _, dropout, trains = call.args[first : first + 4]  # whether there are biases, how many layers
+        return bool(dropout and trains)
     name = call.target.split(".")[1 if "." in call.target else 0]
     return any(name.startswith(word) for word in _RANDOM)
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from superopt.trace import trace
 from superopt.verify.equivalent import equivalent
 
 X, Y = torch.randn(4, 6), torch.randn(4, 6)
@@ -13,6 +14,7 @@ ROW, COLUMN = torch.tensor([0, 3, 1]), torch.tensor([2, 2, 4])
 IMAGE = torch.randn(1, 3, 8)
 CONV = nn.Conv1d(3, 4, 3)
 ROWS = torch.tensor([1])
+LSTM, GRU, RNN = nn.LSTM(6, 3), nn.GRU(6, 3, bidirectional=True), nn.RNN(6, 3, nonlinearity="relu")
 
 EQUAL = {
     "an index computed alike": (lambda t, i: (2 * t)[i, i], lambda t, i: (t + t)[i, i], (T, ROW)),
@@ -38,6 +40,7 @@ EQUAL = {
         (X,),
     ),
     "a convolution": (lambda x: CONV(2 * x), lambda x: CONV(x + x), (IMAGE,)),
+    "a recurrent net": (lambda x: LSTM(2 * x)[0] * 2, lambda x: 2 * LSTM(x + x)[0], (X[:1],)),
     "a call that writes": (
         lambda x: 2 * x.clone().index_fill_(0, ROWS, 3.0),
         lambda x: x.clone().index_fill_(0, ROWS, 3.0) * 2,
@@ -48,6 +51,7 @@ EQUAL = {
 DIFFERENT = {
     "another argument twice": (lambda t, i, j: t[i, i, j], lambda t, i, j: t[i, j, j], (T, ROW, COLUMN)),
     "cat in another order": (lambda x, y: torch.cat([x, x, y]), lambda x, y: torch.cat([x, y, x]), (X, Y)),
+    "a recurrent net of another kind": (lambda x: GRU(x)[1], lambda x: GRU(2 * x)[1], (X[:1],)),
     "stack of many": (
         lambda x, y: torch.stack([x, y] * 35),
         lambda x, y: torch.stack([x] * 35 + [y] * 35),
@@ -127,6 +131,23 @@ def test_memory_within_a_tensor_is_known_by_its_elements():
         lambda x: (x + x).as_strided((6, 4), (1, 6)),
     )
     assert equivalent(first, second, X, floats=False).equal
+
+
+@pytest.mark.parametrize("net", [LSTM, GRU, RNN])
+def test_recurrent_nets_stay_calls(net):
+    """Before: TraceError, as PyTorch found parameters on another device."""
+    with torch.no_grad():
+        traced = trace(lambda x: 2 * net(x)[0], X)
+        torch.testing.assert_close(traced.run(X, dtype=torch.float32), 2 * net(X)[0])
+    assert [node.target for node in traced.program.opaque] == [net.mode.lower()]
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_recurrent_nets_draw_random_numbers_where_they_drop_some(trains):
+    net = nn.GRU(6, 3, num_layers=2, dropout=0.5).train(trains)
+    verdict = equivalent(lambda x: net(2 * x)[0], lambda x: net(x + x)[0], X, floats=False)
+    assert verdict.equal != trains
+    assert not trains or "draw random numbers (gru)" in str(verdict)
 
 
 def test_calls_are_named_in_the_verdict():
