@@ -221,6 +221,7 @@ def test_parts_of_a_tensor_are_written_apart(function: Callable[..., object], is
         ("y[:, 1:3] = x[:, :2]", True),
         ("y[:, ::2] = 0", True),
         ("y[:, ::4] = 0", False),
+        ("y.fill_diagonal_(0)", False),
     ],
 )
 def test_what_is_written_alike_everywhere_is_algebra_to_run(write: str, is_algebra: bool) -> None:

@@ -1,7 +1,8 @@
 """Differentiable: the functions that a trace keeps whole, written out where something looks into them.
 
 Autograd knows nothing of a function that is kept whole, and would leave its gradients out. A transform such
-as `torch.vmap` has tensors of its own, of which the tape knows nothing.
+as `torch.vmap` has tensors of its own, of which the tape knows nothing. What PyTorch cannot rewrite as an
+operator that writes nothing is written out always.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,7 +53,15 @@ def _rms_norm(
     return (made if weight is None else made * weight).to(input.dtype)
 
 
+def _fill_diagonal(tensor: Tensor, fill_value: float, wrap: bool = False) -> Any:
+    if tensor.dim() != 2 or wrap:
+        return NotImplemented
+    tensor.diagonal().fill_(fill_value)
+    return tensor
+
+
 WRITTEN_OUT: dict[str, Callable[..., Any]] = {
+    "fill_diagonal_": _fill_diagonal,
     "scaled_dot_product_attention": _attention,
     "rms_norm": _rms_norm,
 }

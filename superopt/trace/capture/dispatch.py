@@ -300,7 +300,7 @@ class _Functions(TorchFunctionMode):
             )
             if stays and not _is_looked_into((args, kwargs)):
                 return self._whole(target, func, args, kwargs)
-            made = WRITTEN_OUT[target](*args, **kwargs) if target in _WHOLE else NotImplemented
+            made = WRITTEN_OUT[target](*args, **kwargs) if target in WRITTEN_OUT else NotImplemented
             return func(*args, **kwargs) if made is NotImplemented else made
         except SuperoptError:
             raise
