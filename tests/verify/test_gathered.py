@@ -72,3 +72,19 @@ def test_an_axis_has_one_position_more_than_gatherings(steps: str, places: int) 
     last = steps.rpartition("\n")[2].partition(" ")[0]
     graph = parse_graph(f"graph g\naxes m=4 n=90\nin x: f32[m, n]\n{steps}\nout o: f32[m] = {last}\n")
     assert tiny_sizes(graph, smallest=True).sizes["n"] == places
+
+
+@pytest.mark.parametrize(
+    ("steps", "places"),
+    [
+        ("t1 = sum[n](x)\nt2 = square(t1)", 2),
+        ("t1 = sum[n](x)\nt2 = square(t1)\nt3 = mul(t1, t2)", 3),
+        ("t1 = sum[n](x)\nt2 = square(t1)\nt3 = square(t2)", 4),
+        ("t1 = sum[n](x)\nt2 = eq(t1, t1)\nt3 = guard(t2, t1)\nt4 = square(t3)\nt5 = square(t4)", 4),
+    ],
+)
+def test_the_smallest_axis_has_a_position_for_each_sum_of_a_product(steps: str, places: int) -> None:
+    """Before: two positions for three sums, and for any number of sums that a condition guards."""
+    last = steps.rpartition("\n")[2].partition(" ")[0]
+    graph = parse_graph(f"graph g\naxes m=4 n=90\nin x: f32[m, n]\n{steps}\nout o: f32[m] = {last}\n")
+    assert tiny_sizes(graph, smallest=True).sizes["n"] == places
