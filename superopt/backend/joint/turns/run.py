@@ -152,8 +152,8 @@ class TiledKernel:
             return all_of_them
         for name in (*self.tiling.rows, *(one.port.name for one in self.tiling.products if not turns)):
             whole[name].zero_()
-        # Others fill the last turn, so that its code is that of all turns.
-        return list(torch.cat([first, rest])[: turns * rows].split(rows)) if turns else []
+        order = torch.cat([first, rest])  # others fill the last turn, so that its code is that of all turns
+        return [order[at : at + rows] for at in range(0, turns * rows, rows)]
 
     def _put_back(self, place: _Place, tensors: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> None:
         """Put the rows that a turn made of positions here and there where they belong."""
