@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -310,6 +311,20 @@ def test_only_one_process_tunes(tmp_path: Any) -> None:
     with tuning() as third:
         assert third
         assert not folder.exists()
+
+
+def test_folders_of_the_users_in_the_cache_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: where a project was named as the cache, all of its folders that begin alike were removed."""
+    monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
+    theirs = [tmp_path / one for one in ("tuning-results", "tuning-2024-01", "cpp/tmp", "cpp/tmp-notes")]
+    ours = [tmp_path / one for one in ("tuning-123", "cpp/tmpab12_xyz")]
+    for one in (*theirs, *ours):
+        one.mkdir(parents=True)
+        os.utime(one, (0, 0))
+    with tuning() as free:
+        assert free
+    assert all(one.exists() for one in theirs)
+    assert not any(one.exists() for one in ours)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

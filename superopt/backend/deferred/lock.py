@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -14,7 +15,9 @@ __all__ = ["owner_of_lock", "scratch_folder", "tuning"]
 
 _FILE = "tuner.lock"
 _SCRATCH = "tuning-"
-_COMPILING = "tmp"  # how folders of compilers begin, which live in the cache until their kernel is made
+# Folders of tuners, and those of compilers, which live in the cache until their kernel is made. Others may
+# begin alike: the user may have named any folder as the cache.
+_TUNING, _COMPILING = re.compile(r"tuning-\d+"), re.compile(r"tmp[a-z0-9_]{8}")
 _STALE_S = 3600.0
 
 
@@ -78,8 +81,10 @@ def scratch_folder() -> Iterator[Path]:
 def _sweep(folder: Path) -> None:
     """Remove what tuners left that were killed: the lock is ours, so no other one is at work."""
     for left in folder.glob(f"{_SCRATCH}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    for left in (folder / "cpp").glob(f"{_COMPILING}*"):
+        if _TUNING.fullmatch(left.name):
+            shutil.rmtree(left, ignore_errors=True)
+    for left in (folder / "cpp").glob("tmp*"):
         with contextlib.suppress(OSError):
-            if left.is_dir() and time.time() - left.stat().st_mtime > _STALE_S:
+            ours = _COMPILING.fullmatch(left.name) and left.is_dir()
+            if ours and time.time() - left.stat().st_mtime > _STALE_S:
                 shutil.rmtree(left, ignore_errors=True)
