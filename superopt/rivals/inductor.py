@@ -57,7 +57,15 @@ def settings_made() -> dict[str, Any]:
 
 def settings_text(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return settings of Inductor as a part of the keys of races, without the pass that is ours."""
-    return {name: str(value) for name, value in sorted(settings.items()) if name != PASS}
+    return {name: _as_text(value) for name, value in sorted(settings.items()) if name != PASS}
+
+
+def _as_text(value: Any) -> str:
+    """Return a value of a setting as text; a pass by its own name, which is that of every process."""
+    several = value if isinstance(value, list | tuple) else (value,)
+    if not any(hasattr(one, "uuid") for one in several):
+        return str(value)
+    return str([one.uuid() or one if hasattr(one, "uuid") else one for one in several])
 
 
 def with_inductor(

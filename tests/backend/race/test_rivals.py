@@ -28,6 +28,7 @@ from superopt.rivals.opponents import Opponents
 from superopt.rivals.rivals import INDUCTOR, LIBRARY_CALLS
 from superopt.targets import pick_target
 
+from ..test_passes import Named
 from .test_pieces import functional
 
 
@@ -191,6 +192,17 @@ def test_settings_that_change_code_are_told() -> None:
         assert settings_made() == {**before, "max_fusion_size": 7, "cpp.simdlen": 8}
         assert settings_text(settings_made()) != settings_text(before)
     assert settings_made() == before  # set back to what they are by themselves
+
+
+def test_a_pass_among_the_settings_is_told_by_its_own_name() -> None:
+    """Before: by the address of the object, so that no process found what another one had decided."""
+
+    def told(*passes: Any) -> set[str]:
+        return {settings_text({"joint_custom_pre_pass": one})["joint_custom_pre_pass"] for one in passes}
+
+    assert len(told(Named("a"), Named("a"))) == 1
+    assert len(told([Named("a"), print], [Named("a"), print])) == 1
+    assert len(told(Named("a"), Named("b"), [Named("a"), Named("b")], Named(None), Named(None), None)) == 6
 
 
 def test_a_tensor_that_comes_twice_is_one_input() -> None:
