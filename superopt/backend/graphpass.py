@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch._guards import detect_fake_mode
 from torch._inductor import custom_graph_pass
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from superopt.backend.budget import decisions_of
@@ -25,7 +26,6 @@ from superopt.backend.deferred.queue import bound_queue, defer_graph
 from superopt.backend.region import RECORDS, Region
 from superopt.backend.region_plan import REGION, calls_directly, plan_of
 from superopt.cache import Key, versions
-from superopt.codegen.forms import is_plain
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.aten import bytes_of, flops_of, pass_of, value_of
@@ -195,12 +195,17 @@ def weights_of(graph: fx.Graph, watched: Sequence[bool] = ()) -> set[fx.Node]:
 
 
 def watched_of(inputs: Sequence[Any]) -> tuple[bool, ...]:
-    """Return for each input whether a change of it can be seen; True for what is no weight."""
+    """Return for each input whether a change of it can be seen; True for what is no weight.
+
+    It is True also for a weight that PyTorch takes apart: the tensors in it are asked.
+    """
 
     def is_weight(one: Any) -> bool:
         return isinstance(one, nn.Parameter) or getattr(one, "_dynamo_static_input_type", None) is not None
 
-    return tuple(not is_weight(one) or not is_plain(one) or can_be_watched(one) for one in inputs)
+    return tuple(
+        not is_weight(one) or is_traceable_wrapper_subclass(one) or can_be_watched(one) for one in inputs
+    )
 
 
 def _written(graph: fx.Graph) -> set[fx.Node]:

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from superopt.backend.joint.turns.tiles import Tiles
 from superopt.backend.operators import Operators
@@ -23,7 +23,7 @@ from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.codec import candidate_from_json, checked_graph, member, runnable_json
 from superopt.candidates.parts import parts_of
 from superopt.candidates.proof import proven, proven_by_graph
-from superopt.codegen.forms import Forms, Ready
+from superopt.codegen.forms import Forms, Ready, is_plain
 from superopt.errors import InputError, first_line
 from superopt.funnel.assembly import InTorch, as_kernel
 from superopt.ir import Graph, extents, print_graph, release_shifts
@@ -129,12 +129,12 @@ class RegionPlan:
             try:
                 if self._only is not None:
                     return list(self._run(self._only, tensors))
-                return self.by_kernels(dict(zip(self.inputs, tensors, strict=True)))
+                return self.by_kernels(dict(zip(self.inputs, _plain(tensors), strict=True)))
             except (torch.OutOfMemoryError, IndexError):  # PyTorch raises these, too
                 raise
             except Exception as error:  # compilers and drivers may raise anything; torch can compute the goal
                 self._note_failure(error)
-        return self.by_torch(dict(zip(self.inputs, tensors, strict=True)))
+        return self.by_torch(dict(zip(self.inputs, _plain(tensors), strict=True)))
 
     def _note_failure(self, error: Exception) -> None:
         """Give the kernels up, unless this call alone fails: by its tensors, or for want of memory."""
@@ -176,13 +176,15 @@ class RegionPlan:
     def _run(self, kernel: OrderedKernel, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run a kernel; for tensors like those of the latest call, nothing is prepared again."""
         ready, threads = self._ready, torch.get_num_threads()
-        if ready is not None and ready.serves(tensors, threads):
-            found: Sequence[Tensor] = ready.run(tensors)
+        alike = ready is not None and ready.threads == threads and ready.forms.alike(*tensors)
+        given = tensors if alike else _plain(tensors)
+        if ready is not None and (alike or ready.serves(given, threads)):
+            found: Sequence[Tensor] = ready.run(given)
             return found
         if self._changes < _CHANGES:
-            self._ready = Ready(Forms(tensors), threads, kernel.prepared(tensors))
+            self._ready = Ready(Forms(given), threads, kernel.prepared(given))
             self._changes += 1
-        return kernel.in_order(tensors)
+        return kernel.in_order(given)
 
     def enter_graph(self) -> None:
         """Note that races are over: from now on the plan computes a graph, with the weights of its layers."""
@@ -260,6 +262,18 @@ class _Part:
 
 
 _CHANGES = 8  # so often a plan prepares for tensors of other forms; then it stays with the last ones
+_PLAIN = frozenset({Tensor, nn.Parameter})
+
+
+def _plain(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return tensors, those of the user's classes as plain ones that share their memory.
+
+    Whatever such a class does to an operator, it did while PyTorch made the graph.
+    """
+    if _PLAIN.issuperset(map(type, tensors)):
+        return tensors
+    with torch._C.DisableTorchFunctionSubclass():
+        return [one if is_plain(one) else one.as_subclass(Tensor) for one in tensors]
 
 
 def _drop_restless_weights(kernels: Iterable[Kernel], name: str) -> None:

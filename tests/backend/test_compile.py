@@ -291,6 +291,46 @@ def test_only_what_no_call_can_do_without_ends_a_plan(
     assert line.startswith(f"twice: computed by torch {when}: ")
 
 
+class Counted(nn.Parameter):
+    """A parameter of a class that sees each operator of PyTorch's that is called with it."""
+
+    seen = 0
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.seen += 1
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_kernels_read_tensors_of_other_classes(alone: bool) -> None:
+    """Before: torch computed the region in each call, as kernels take PyTorch's own tensors only."""
+    goal = parse_graph("graph twice\naxes m=4\nin x: f32[m]\nt1 = add(x, x)\nout y: f32[m] = t1\n")
+    given: list[type] = []
+
+    class Kernel:
+        inputs, outputs = ("x",), ("y",)
+
+        def in_order(self, tensors: Any) -> list[Tensor]:
+            given.append(type(tensors[0]))
+            return [tensors[0] * 2]
+
+        def prepared(self, tensors: Any) -> Callable[[Any], list[Tensor]]:
+            return self.in_order
+
+    operators: Any = lambda known: {"y": Kernel().in_order([known["x"]])[0]}  # noqa: E731
+    plan = region_plan.RegionPlan.of_operators(goal, "cpu", operators)
+    plan._only = Kernel() if alone else None
+    x = Counted(torch.arange(4.0), requires_grad=False)
+    Counted.seen = 0
+    for _ in range(2):
+        [made] = plan([x])
+        assert type(made) is Tensor
+        assert made.tolist() == [0, 2, 4, 6]
+    assert given == [Tensor, Tensor]
+    assert not Counted.seen
+
+
 def test_without_time_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(region_race, "candidates_of")
     module, x, host = block(), data(), Host(budget_s=0.0)

@@ -10,7 +10,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, CustomInferenceAw
 
 from superopt.backend import entry
 from superopt.backend.decision import Ledger
-from superopt.backend.graphpass import RegionPass
+from superopt.backend.graphpass import RegionPass, watched_of
 from superopt.backend.options import BackendOptions
 from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.inductor import PASS
@@ -131,3 +131,17 @@ def test_a_pass_knows_which_inputs_can_be_watched(given: list[Mapping[str, Any]]
     assert sorted(shared) == [False, True, True]
     assert plain == (True, True, True)
     assert len(keys) == 2, "what Inductor keeps of one graph is not for the other"
+
+
+class Seen(torch.nn.Parameter):
+    """A parameter of a class that computes otherwise, as far as anybody knows."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def test_a_parameter_of_another_class_is_not_watched() -> None:
+    """Before: kernels were raced that keep what is made of it, which nobody may keep."""
+    plain, other = torch.nn.Parameter(torch.ones(2)), Seen(torch.ones(2))
+    assert watched_of([plain, other, torch.ones(2), 3]) == (True, False, True, True)
