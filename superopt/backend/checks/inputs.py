@@ -8,6 +8,7 @@ from torch import Tensor
 from superopt.backend.region import Region, at_other_sizes, traced_algebra
 from superopt.backend.region_plan import RegionPlan
 from superopt.backend.subgraph import Subgraph
+from superopt.cost.memory import check_memory
 from superopt.errors import SuperoptError, first_line
 from superopt.funnel.domain import positive_domain
 from superopt.live.sizes import same_program
@@ -39,8 +40,11 @@ class RegionInputs:
         """Return random inputs, several times over, so that no cache holds them all, where that matters.
 
         Together they are no larger than what the model computes with: where the caches hold a small model,
-        or layers share their weights, kernels meet numbers that are near.
+        or layers share their weights, kernels meet numbers that are near. Where memory has no room for them,
+        InputError is raised: a CPU's system would end the process.
         """
+        if self.target.torch_device == "cpu":
+            check_memory(self.region.traced.program)
         drawn = self.drawn(example or self.region.subgraph.example())
         own, around = max(bytes_of(drawn), 1), self.region.subgraph.weight_bytes
         most = 2 if self.flops > _LONG_FLOPS else _MOST_COPIES

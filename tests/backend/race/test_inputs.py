@@ -12,7 +12,9 @@ from superopt.backend.deferred.portable import data_of, subgraph_from
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
 from superopt.backend.region import region_of
+from superopt.backend.region_race import RegionRace
 from superopt.backend.subgraph import subgraph_of, weight_bytes_of
+from superopt.cost import memory
 from superopt.rivals.kinds import kinds_of
 from superopt.targets import pick_target
 
@@ -75,3 +77,21 @@ def test_copies_are_no_larger_than_the_model(times: float | None, count: int) ->
     region = region_of(found, target, Ledger(BackendOptions()))
     assert len(inputs.RegionInputs(region, target, 0).copies()) == count
     assert subgraph_from(data_of(found), "cpu").weight_bytes == found.weight_bytes
+
+
+def test_a_region_without_room_for_its_inputs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: its inputs were drawn all the same, and the system ended the process that used them."""
+    graph = functional(lambda x, w: (x @ w).softmax(-1) @ w.t(), torch.randn(4, 64), torch.randn(64, 64))
+    kinds = kinds_of(graph, "cpu")
+    [piece] = pieces_of(graph, kinds)
+    target = pick_target("cpu")
+    region = region_of(subgraph_of(piece, kinds), target, Ledger(BackendOptions()))
+    own = 4 * (4 * 64 + 64 * 64)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 2 * own - 1)
+    monkeypatch.delattr(inputs, "typical")
+    race = RegionRace(region, target, Ledger(BackendOptions(budget_s=60.0)))
+    race.measure()
+    assert race.settled
+    assert race.found is not None
+    assert not race.found.taken
+    assert "GB of memory" in race.found.why
