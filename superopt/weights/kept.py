@@ -18,7 +18,7 @@ from superopt.weights.away import Behind, is_away, put_away
 from superopt.weights.compiled_check import Check, Reads, ask_python
 from superopt.weights.division import Divided
 from superopt.weights.memory import in_large_pages
-from superopt.weights.shared import Part, Shared, find_shared, let_go, make_shared, parts_of
+from superopt.weights.shared import Part, Shared, all_of, find_shared, let_go, make_shared, parts_of
 from superopt.weights.sources import Sources, can_be_watched
 from superopt.weights.stored import stored
 from superopt.weights.writes import watch_writes
@@ -141,13 +141,13 @@ _all_kept: "weakref.WeakSet[Kept]" = weakref.WeakSet()
 
 def bytes_kept() -> int:
     """Return the bytes of all that this process keeps now."""
-    made = (made for one in _all_kept for made in one.made)
+    made = (made for one in all_of(_all_kept) for made in one.made)
     return sum({id(one): one.nbytes for each in made for one in each.tensors or ()}.values())
 
 
 def all_made() -> Iterator[tuple[Part, list[Tensor], Tensor]]:
     """Yield each tensor that this process keeps, with what makes it, and its weights as they are."""
-    for kept in list(_all_kept):
+    for kept in all_of(_all_kept):
         yield from kept.parts_made()
 
 
@@ -309,7 +309,7 @@ class Kept:
         if not going:
             return
         before, ids = made.sources.state(), set(map(id, going))
-        for kept in list(_all_kept):
+        for kept in all_of(_all_kept):
             for key, other in list(kept._made.items()):
                 if not ids.isdisjoint(key):
                     other.sources = _UnknownSources()  # the sources use the memory of the weights as well

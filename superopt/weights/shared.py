@@ -4,15 +4,19 @@ So the prefill and the decoding of one model, compiled apart, share one copy of 
 """
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from torch import Tensor
 
 from superopt.ir import Graph, only_used, rename_axes
 from superopt.weights.sources import Sources
 
-__all__ = ["Part", "Shared", "find_shared", "let_go", "make_shared", "parts_of"]
+__all__ = ["Part", "Shared", "all_of", "find_shared", "let_go", "make_shared", "parts_of"]
+
+T = TypeVar("T")
 
 _Key = tuple[str, tuple[int, ...]]
 
@@ -26,6 +30,13 @@ class Shared:
 
 
 _all: "weakref.WeakValueDictionary[_Key, Shared]" = weakref.WeakValueDictionary()
+
+
+def all_of(things: Iterable[T]) -> list[T]:
+    """Return what weak references lead to, also where another thread adds some meanwhile."""
+    while True:
+        with suppress(RuntimeError):  # it added one
+            return list(things)
 
 
 class Part:
@@ -74,6 +85,6 @@ def make_shared(part: Part, weights: Sequence[Tensor], make: Callable[[], Tensor
 def let_go(weights: Sequence[Tensor]) -> None:
     """Keep no alias of some weights; nothing that was made of them is found until it is checked again."""
     ids = set(map(id, weights))
-    for (_, sources), one in list(_all.items()):
-        if not ids.isdisjoint(sources):
+    for key in all_of(_all):
+        if not ids.isdisjoint(key[1]) and (one := _all.get(key)) is not None:
             one.sources = None

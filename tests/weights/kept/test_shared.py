@@ -1,7 +1,7 @@
 """Tensors that several kernels make of the same weights are kept once, and each kernel sees changes."""
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from superopt.weights.away import bytes_away
 from superopt.weights.division import divided
 from superopt.weights.kept import Kept, bytes_kept, made_once
 from superopt.weights.packed import packed
+from superopt.weights.shared import all_of
 
 
 class Mlp(nn.Module):
@@ -96,3 +97,17 @@ def test_a_write_while_a_tensor_is_made_is_seen(monkeypatch: pytest.MonkeyPatch)
     for program, weights in ((one, given), kept(module, 40)):
         made, _ = program.of(weights) or ()
         torch.testing.assert_close(made.transpose(1, 2).reshape(1024, 512), module.l.weight)
+
+
+def test_what_another_thread_adds_meanwhile_ends_no_walk() -> None:
+    """Before: a call of a kernel failed with an error of Python's where another thread compiled one."""
+
+    class Growing(dict[int, str]):
+        """A collection to which something is added as soon as it is walked through for the first time."""
+
+        def __iter__(self) -> Iterator[int]:
+            for one in super().__iter__():
+                self.setdefault(len(self) % 3, "more")
+                yield one
+
+    assert all_of(Growing({0: "one"})) == [0, 1, 2]
