@@ -211,7 +211,8 @@ class Tiles:
                 terms.append((last, f"{self.seen(place, axes)} * {stride}"))
             elif isinstance(place, int):
                 if place:
-                    terms.append((0, stride if place == 1 else f"{place} * {stride}"))
+                    step = f"tl.cast({stride}, tl.int64)" if self.config.wide else stride
+                    terms.append((0, stride if place == 1 else f"{place} * {step}"))
             elif place in axes:
                 text = self.spread(self.place[place], (place,), axes)
                 terms.append((1 + axes.index(place), f"{text} * {stride}"))
