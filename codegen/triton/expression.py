@@ -180,14 +180,14 @@ class TritonText:
         return Expression(f"{a.inside(_MUL)} / {b.inside(_UNARY)}", _MUL, "float")
 
     def neg(self, a: Expression) -> Expression:
-        """Return -a."""
+        """Return -a; Triton takes `-a` for `0 - a`, which makes 0.0, not -0.0, of 0.0."""
         if a.value is not None:
             return self.const(-a.value)
         if a.text == self.infinity().text:
             return atom('float("-inf")')
-        kind = a.kind if a.kind == "int" else "float"
-        operand = a if a.kind == "int" else as_float(a)
-        return Expression(f"-{operand.inside(_UNARY)}", _UNARY, kind, "neg", (a,))
+        if a.kind == "int":
+            return Expression(f"-{a.inside(_UNARY)}", _UNARY, "int", "neg", (a,))
+        return Expression(f"{as_float(a).inside(_MUL)} * -1.0", _MUL, "float", "neg", (a,))
 
     def inv(self, a: Expression) -> Expression:
         """Return 1 / a."""
@@ -196,7 +196,9 @@ class TritonText:
         return replace(self.div(self.const(Fraction(1)), as_float(a)), form="inv", parts=(as_float(a),))
 
     def exp(self, a: Expression) -> Expression:
-        """Return e to the a."""
+        """Return e to the a; to an exponent, both zeros are the same."""
+        if a.form == "neg":
+            return atom(f"tl.exp(-{as_float(a.parts[0]).inside(_UNARY)})")
         return atom(f"tl.exp({as_float(a).text})")
 
     def sqrt(self, a: Expression) -> Expression:

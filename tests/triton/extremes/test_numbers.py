@@ -87,6 +87,24 @@ def test_odd_powers_keep_the_signs_of_zeros_and_infinities(given, y, powers):
     assert found.signbit().tolist() == torch.tensor(powers).signbit().tolist()
 
 
+SMALLEST = {
+    "by its name": ["t = neg(x)"],
+    "of a larger one": ["z = neg(x)", "c = const[-1]()", "t = maximum(z, c)"],
+    "of a root": ["r = sqrt(x)", "t = neg(r)"],
+}
+
+
+@pytest.mark.parametrize("steps", SMALLEST.values(), ids=SMALLEST.keys())
+def test_the_opposite_of_zero_is_the_other_zero(given, steps):
+    """Before: 1 / -x was infinity, not minus infinity, where x is 0."""
+    found = given([*steps, "i = reciprocal(t)"], {"x": ("f32", "n", [0.0, 4.0])}, axes="n=2", made="n")
+    assert found[0] == -inf
+
+
+def test_exponents_are_written_as_a_person_would():
+    assert apply("silu", (atom("x"),)).text == "x / (1.0 + tl.exp(-x))"
+
+
 LONG = 1 << 16
 PRODUCTS = {
     "of two extents": [
