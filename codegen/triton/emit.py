@@ -186,7 +186,7 @@ class _Emitter(Frame, Memory, Reductions):
         axes = self.accumulator_axes(value)
         name = self.variables[value]
         shape = self.shape(axes)
-        if step.op == "max":
+        if step.op == "max" and not self.plan.masks[value]:  # among no masks, none is true
             lines.add(f"{name} = tl.full({shape}, {_ENDLESS}, dtype=tl.float32)")
         else:
             lines.add(f"{name} = tl.zeros({shape}, dtype=tl.float32)")

@@ -64,7 +64,7 @@ class Reductions(Products):
         if step.op == "contract":
             return self.lanes_after(step, axis)
         if step.op == "max":
-            return Lanes.ANY  # minus infinity where a loop takes no turn
+            return Lanes.ANY  # minus infinity of numbers where a loop takes no turn
         return self.lanes(step.inputs[0], axis) or Lanes.ANY
 
     def _factor_axes(self, step: Step) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class Reductions(Products):
             return self._multiplied(step, axes)
         value = step.inputs[0]
         reduced = [axis for axis in axes if axis in step.axes and self.masked(axis)]
-        if step.op == "max":
+        if step.op == "max" and not self.plan.masks[value]:
             return as_float(self.zeroed(value, axes, reduced, 'float("-inf")'))
         return as_float(
             self.zeroed(value, axes, [axis for axis in reduced if self.lanes(value, axis) != Lanes.ZERO])

@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 
 from superopt.codegen.triton import TritonMuGraph
-from superopt.ir import fuse, parse_graph
+from superopt.ir import fuse, parse_graph, parse_mugraph
 
 _X, _Y = [1.0, -2.0, 3.0, 4.0, 5.0], [2.0, 0.0, nan, inf, -inf]
 HIDDEN = {
@@ -91,3 +91,14 @@ out o: f32[n] = t
     graph = parse_graph(text)
     source = TritonMuGraph(fuse(graph)).source(0, graph.sizes).text
     assert source.count("tl.where(") == selections
+
+
+@pytest.mark.parametrize(
+    "kernel", ["  t2 = gt(x, c)\n  t3 = max[n](t2)", "  loop[n]\n    t2 = gt(x, c)\n    t3 max= max[n](t2)"]
+)
+def test_among_no_masks_none_is_true(kernel):
+    """Before: a maximum of none was minus infinity, which counts as true."""
+    steps = f"kernel grid[m]\n  c = const[0]()\n{kernel}\n  t4 = not(t3)"
+    text = f"graph none\naxes m=3 n=5\nin x: f32[m, n]\n{steps}\nout o: bool[m] = t4\n"
+    mugraph = parse_mugraph(text)
+    assert "inf" not in TritonMuGraph(mugraph).source(0, mugraph.graph.sizes).text
