@@ -219,6 +219,18 @@ def test_what_is_kept_ready_is_bounded(recorded, monkeypatch):
         assert len(built._prepared) <= 3
 
 
+def test_sizes_that_need_the_same_masks_share_one_source(monkeypatch):
+    """Before: each size had a source of its own, printed anew and kept for good."""
+    printed = []
+    whole = launch.emit
+    monkeypatch.setattr(launch, "emit", lambda *args: printed.append(1) or whole(*args))
+    built = TritonMuGraph(
+        fuse(parse_graph("graph g\naxes m=4\nin x: f32[m]\nt = exp(x)\nout o: f32[m] = t\n"))
+    )
+    sources = {id(built.source(0, {"m": size})) for size in (2049, 2050, 3072, 4095, 4096)}
+    assert len(sources) == len(printed) == 2  # with a mask, and without one
+
+
 def test_threads_share_one_preparation(recorded, monkeypatch):
     compiles, launches = recorded
     emitted = []

@@ -86,7 +86,7 @@ class TritonMuGraph:
             raise InputError(
                 f"{self.graph.name}: {len(self.configs)} configurations for {len(self.programs)} kernels"
             )
-        self._sources: dict[tuple[int, bool, frozenset[str], bool, tuple[int, ...]], TritonSource] = {}
+        self._sources: dict[tuple[int, TritonConfig, frozenset[str]], TritonSource] = {}
         self._extents: dict[tuple[int, ...], dict[str, int]] = {}
         self._prepared: dict[object, Prepared] = {}
         self._preparing = threading.Lock()
@@ -105,10 +105,13 @@ class TritonMuGraph:
         Tensors in `plain` have no descriptors, and a kernel that `waits` does not start before the one before
         it has ended, whatever the kernel's configuration says.
         """
-        sizes = self.extents(sizes)
-        key = kernel, wide, plain, waits, tuple(sizes[axis.name] for axis in self.graph.axes)
+        program = self.programs[kernel]
+        if program is None:
+            raise InputError(f"{self.graph.name}: kernel {kernel} is a library's; it has no source here")
+        config = self._config(kernel, program, self.extents(sizes), wide=wide, waits=waits)
+        key = kernel, config, plain  # most sizes have the same source as others
         if key not in self._sources:
-            self._sources[key] = self._emitted(kernel, sizes, wide, plain, waits)
+            self._sources[key] = emit(program, config, plain)
         return self._sources[key]
 
     @property
@@ -148,25 +151,19 @@ class TritonMuGraph:
             for inner in (split.inner for split in self.mugraph.splits)
         }
 
-    def _emitted(
-        self, kernel: int, sizes: Mapping[str, int], wide: bool, plain: frozenset[str], waits: bool
-    ) -> TritonSource:
-        program = self.programs[kernel]
-        if program is None:
-            raise InputError(f"{self.graph.name}: kernel {kernel} is a library's; it has no source here")
+    def _config(
+        self, kernel: int, program: KernelProgram, sizes: Mapping[str, int], *, wide: bool, waits: bool
+    ) -> TritonConfig:
+        """Return the configuration of a kernel, with all of it that depends on the sizes."""
         config = self.configs[kernel] or default_config(program, sizes)
         config = _covering(program, config, sizes)
         tensors = (*program.loads, *program.stores)
         largest = max((prod(sizes[axis] for axis in one.axes) for one in tensors), default=0)
-        return emit(
-            program,
-            replace(
-                config,
-                exact=exact_axes(config, sizes, program.splits),
-                wide=wide or config.wide or largest >= WIDE_FROM,
-                early=config.early and not waits,
-            ),
-            plain,
+        return replace(
+            config,
+            exact=exact_axes(config, sizes, program.splits),
+            wide=wide or config.wide or largest >= WIDE_FROM,
+            early=config.early and not waits,
         )
 
     def __call__(self, **tensors: Tensor) -> dict[str, Tensor]:
@@ -191,6 +188,7 @@ class TritonMuGraph:
             if signature not in self._prepared:
                 if len(self._prepared) >= MOST_PREPARED:
                     self._prepared.clear()
+                    self._extents.clear()
                 self._prepared[signature] = _Preparation(self, given).prepared()
             return self._prepared[signature]
 
