@@ -21,7 +21,7 @@ from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.expression import HELPERS, TritonText, apply, as_float, atom
 from superopt.codegen.triton.frame import Frame
 from superopt.codegen.triton.memory import Memory
-from superopt.codegen.triton.plan import Lanes
+from superopt.codegen.triton.plan import Lanes, long_sums
 from superopt.codegen.triton.reductions import Reductions
 from superopt.codegen.triton.source import TritonSource
 from superopt.codegen.triton.text import Lines
@@ -39,19 +39,29 @@ _EARLY = (
 _ENDLESS = 'float("-inf")'
 
 
-def emit(program: KernelProgram, config: TritonConfig, plain: frozenset[str] = frozenset()) -> TritonSource:
+def emit(
+    program: KernelProgram,
+    config: TritonConfig,
+    plain: frozenset[str] = frozenset(),
+    long: frozenset[int] | None = None,
+) -> TritonSource:
     """Return the Triton source of a kernel under a configuration, or raise UnsupportedError.
 
-    Tensors in `plain` are read and written without descriptors, whatever the configuration says.
+    Tensors in `plain` are read and written without descriptors, whatever the configuration says. What
+    rounding takes from `long` sums is kept beside them; by default these are the long ones of the graph.
     """
-    return _Emitter(program, config, plain).source()
+    if long is None:
+        long = long_sums(program, config.blocks, program.graph.sizes)
+    return _Emitter(program, config, plain, long).source()
 
 
 class _Emitter(Frame, Memory, Reductions):
     """Prints one kernel: its statements in order, then what stands around them."""
 
-    def __init__(self, program: KernelProgram, config: TritonConfig, plain: frozenset[str]) -> None:
-        super().__init__(lower_for_triton(program), config, plain)
+    def __init__(
+        self, program: KernelProgram, config: TritonConfig, plain: frozenset[str], long: frozenset[int]
+    ) -> None:
+        super().__init__(lower_for_triton(program), config, plain, long)
         self.holding: int | None = None  # the mask that holds everywhere in the loop being printed
 
     def source(self) -> TritonSource:
@@ -190,6 +200,9 @@ class _Emitter(Frame, Memory, Reductions):
             lines.add(f"{name} = tl.full({shape}, {_ENDLESS}, dtype=tl.float32)")
         else:
             lines.add(f"{name} = tl.zeros({shape}, dtype=tl.float32)")
+        if value in self.long:
+            lost = self.lost[value] = self.unique.take(f"{name}_lost")
+            lines.add(f"{lost} = tl.zeros({shape}, dtype=tl.float32)")
         self.held[value] = Held(atom(name), axes)
 
     def _compute(self, lines: Lines, compute: Compute) -> None:
@@ -252,7 +265,8 @@ class _Emitter(Frame, Memory, Reductions):
             for value in (value for value, other in move.rescales if other == degree):
                 held = self.held[value]
                 factor = self.spread(scale, old.axes, held.axes) if old.axes else scale
-                lines.add(self._rescaled(value, held.text, factor, degree))
+                for name_of in filter(None, (held.text, self.lost.get(value))):
+                    lines.add(self._rescaled(value, name_of, factor, degree))
                 self.held[value] = replace(held, lanes={})
         lines.add(f"{old.text} = {name}")
         self.held[move.value] = replace(old, lanes=made.lanes)

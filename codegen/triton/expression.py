@@ -42,6 +42,13 @@ def log1p(x):
     grown = 1.0 + x
     return tl.where((grown == 1.0) | (grown == float("inf")), x, tl.log(grown) * (x / (grown - 1.0)))
 ''',
+    "long_sum": '''@triton.jit
+def long_sum(total, lost, number):
+    """Return a sum of numbers with another one, and by how much rounding makes it too large."""
+    exact = number - lost
+    grown = total + exact
+    return grown, tl.where(tl.abs(grown) < float("inf"), (grown - total) - exact, 0.0)
+''',
     "power": '''@triton.jit
 def power(x, y):
     """Return x to the y; a negative x that is finite needs a whole y."""

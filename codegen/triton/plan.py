@@ -30,6 +30,7 @@ __all__ = [
     "inner_turns",
     "kept_axes",
     "kept_splits",
+    "long_sums",
     "make_plan",
     "read_dtypes",
     "read_once",
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 _KEEPS_USUAL = frozenset({"mul", "div", "square", "reciprocal", "neg"})
+LONG = 1 << 12
+"""Turns of loops beyond which what rounding takes from a sum is kept beside it."""
 FEW_ROWS = 16  # an instruction that multiplies matrices has at least so many rows, and 8 columns
 
 
@@ -113,6 +116,16 @@ def inner_turns(program: KernelProgram, blocks: Mapping[str, int]) -> int:
     """Return how many turns a loop within a loop makes, given the tiles; 0 where there is none."""
     inner = [one.axis for loop in program.loops() for one in loop.body if isinstance(one, LoopStatement)]
     return max((-(-program.graph.sizes[axis] // blocks.get(axis, 1)) for axis in inner), default=0)
+
+
+def long_sums(program: KernelProgram, blocks: Mapping[str, int], sizes: Mapping[str, int]) -> frozenset[int]:
+    """Return the sums to which loops add so often, given the tiles, that rounding takes much from them."""
+    return frozenset(
+        one.value
+        for one, _ in program.flat()
+        if isinstance(one, Compute) and one.step.op != "max"
+        if prod(-(-sizes[axis] // blocks.get(axis, 1)) for axis in one.accumulates) > LONG
+    )
 
 
 def read_once(program: KernelProgram, blocks: Mapping[str, int], sizes: Mapping[str, int]) -> frozenset[str]:

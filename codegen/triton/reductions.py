@@ -36,6 +36,10 @@ class Reductions(Products):
             if step.op == "max":
                 keeps_nan = not self._only_shifts(value)
                 lines.assign(name, larger(name, text, keeps_nan=keeps_nan), comment)
+            elif value in self.long:
+                self.helpers.add("long_sum")
+                kept = f"{name}, {self.lost[value]}"
+                lines.assign(kept, f"long_sum({kept}, {text})", comment)
             else:
                 lines.add(f"{name} += {text}", comment)
         self.held[value] = Held(atom(name), axes, "f32", lanes)

@@ -19,6 +19,7 @@ _RESERVED = frozenset(
         "fp16_scale",
         "larger",
         "log1p",
+        "long_sum",
         "power",
         "tanh",
         "print",

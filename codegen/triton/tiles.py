@@ -46,11 +46,15 @@ class At:
 class Tiles:
     """What one kernel holds while it is printed."""
 
-    def __init__(self, program: KernelProgram, config: TritonConfig, plain: frozenset[str]) -> None:
+    def __init__(
+        self, program: KernelProgram, config: TritonConfig, plain: frozenset[str], long: frozenset[int]
+    ) -> None:
         self.program = program
         self.config = config
         self.plain = plain  # tensors without descriptors
         self.plan: Plan = make_plan(program, config)
+        self.long = long - self.plan.products.keys()  # sums beside which is kept what rounding takes
+        self.lost: dict[int, str] = {}  # the names of what is kept
         self.graph = program.graph
         self.axes = value_axes(program.graph)
         self.names = value_names(program.graph)

@@ -9,7 +9,7 @@ import random
 import sys
 import warnings
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from math import prod
 
 import numpy as np
@@ -18,7 +18,7 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from superopt.codegen.statements import KernelProgram, lower_block
-from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, default_config
+from superopt.codegen.triton import TritonConfig, TritonMuGraph, configs, default_config, plan
 from superopt.codegen.triton.plan import kept_axes, kept_splits, make_plan
 from superopt.codegen.triton.run.prepared import Launch
 from superopt.cost import device_of
@@ -277,12 +277,17 @@ def run_text(
     return max(answers, key=lambda answer: answer["error"])
 
 
-def run_given(text: str, values: dict[str, list]) -> dict[str, object]:
-    """Return what the kernels of a graph make of some numbers, and what float64 makes of them."""
-    graph = parse_graph(text)
+def run_given(text: str, values: dict[str, list], long: int = plan.LONG) -> dict[str, object]:
+    """Return what the kernels of a graph make of some numbers, and what float64 makes of them.
+
+    Sums to which loops add more often than so many times are `long`.
+    """
+    plan.LONG = long
+    mugraph: MuGraph = parse_mugraph(text) if "\nkernel" in text else fuse(parse_graph(text))
+    graph = mugraph.graph
     named = {port.name: torch.tensor(values[port.name], dtype=DTYPES[port.dtype]) for port in graph.inputs}
     exact = next(iter(run_graph(graph, named).values()))
-    found = next(iter(TritonMuGraph(fuse(graph))(**named).values()))
+    found = next(iter(TritonMuGraph(mugraph)(**named).values()))
     return {"found": found.tolist(), "exact": exact.tolist()}
 
 
@@ -315,15 +320,9 @@ def run_scaled_rows() -> dict[str, object]:
     }
 
 
-def wide_choice(mugraph: MuGraph):
+def default_choice(mugraph: MuGraph, **changed: bool):
     programs = [lower_block(mugraph, at) for at in range(len(mugraph.kernels))]
-    return [[replace(default_config(program, mugraph.graph.sizes), wide=True) for program in programs]]
-
-
-def rounding_choice(mugraph: MuGraph):
-    """Computed operands of fp16 products are rounded as they are."""
-    programs = [lower_block(mugraph, at) for at in range(len(mugraph.kernels))]
-    return [[replace(default_config(one, mugraph.graph.sizes), half_products=True) for one in programs]]
+    return [[replace(default_config(program, mugraph.graph.sizes), **changed) for program in programs]]
 
 
 def tuner_choices(mugraph: MuGraph, half: tuple[bool, ...] = (False, True)):
@@ -353,15 +352,9 @@ def persistent_choices(mugraph: MuGraph):
     ]
 
 
-def described_choices(mugraph: MuGraph):
-    """Tiles by tensor descriptors."""
-    programs = [lower_block(mugraph, at) for at in range(len(mugraph.kernels))]
-    return [[replace(default_config(one, mugraph.graph.sizes), descriptors=True) for one in programs]]
-
-
 def otherwise_described_choices(mugraph: MuGraph):
     """Tiles by tensor descriptors: with 64-bit offsets; and where each program does several, in turn."""
-    every = (wide_choice(mugraph)[0], persistent_choices(mugraph)[0])
+    every = (default_choice(mugraph, wide=True)[0], persistent_choices(mugraph)[0])
     return [[replace(one, descriptors=True) for one in chosen] for chosen in every]
 
 
@@ -399,15 +392,15 @@ def random_config(draw: random.Random, program: KernelProgram) -> TritonConfig:
 
 CHOICES = {
     "default": lambda mugraph: [None],
-    "wide": wide_choice,
-    "rounding": rounding_choice,
+    "wide": partial(default_choice, wide=True),
+    "rounding": partial(default_choice, half_products=True),  # computed operands of fp16, as they are
     "scaled": lambda mugraph: tuner_choices(mugraph, (False,)),
     "tuner": tuner_choices,
     "random": random_choices,
     "fewest": fewest_choices,
     "grouped": grouped_choices,
     "persistent": persistent_choices,
-    "descriptors": described_choices,
+    "descriptors": partial(default_choice, descriptors=True),
     "descriptors otherwise": otherwise_described_choices,
 }
 

@@ -28,7 +28,7 @@ from superopt.codegen.triton.choices import default_config, exact_axes
 from superopt.codegen.triton.config import TritonConfig, next_power
 from superopt.codegen.triton.descriptors import layout_refusal, normal_strides
 from superopt.codegen.triton.emit import emit
-from superopt.codegen.triton.plan import make_plan
+from superopt.codegen.triton.plan import long_sums, make_plan
 from superopt.codegen.triton.run.prepared import (
     ALIGNED,
     Action,
@@ -86,7 +86,7 @@ class TritonMuGraph:
             raise InputError(
                 f"{self.graph.name}: {len(self.configs)} configurations for {len(self.programs)} kernels"
             )
-        self._sources: dict[tuple[int, TritonConfig, frozenset[str]], TritonSource] = {}
+        self._sources: dict[object, TritonSource] = {}
         self._extents: dict[tuple[int, ...], dict[str, int]] = {}
         self._prepared: dict[object, Prepared] = {}
         self._preparing = threading.Lock()
@@ -108,10 +108,12 @@ class TritonMuGraph:
         program = self.programs[kernel]
         if program is None:
             raise InputError(f"{self.graph.name}: kernel {kernel} is a library's; it has no source here")
-        config = self._config(kernel, program, self.extents(sizes), wide=wide, waits=waits)
-        key = kernel, config, plain  # most sizes have the same source as others
+        sizes = self.extents(sizes)
+        config = self._config(kernel, program, sizes, wide=wide, waits=waits)
+        long = long_sums(program, config.blocks, sizes)
+        key = kernel, config, plain, long  # most sizes have the same source as others
         if key not in self._sources:
-            self._sources[key] = emit(program, config, plain)
+            self._sources[key] = emit(program, config, plain, long)
         return self._sources[key]
 
     @property
