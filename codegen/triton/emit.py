@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.lowering import lower_for_triton
@@ -18,7 +19,7 @@ from superopt.codegen.statements import (
     Store,
 )
 from superopt.codegen.triton.config import TritonConfig
-from superopt.codegen.triton.expression import HELPERS, TritonText, apply, as_float, atom
+from superopt.codegen.triton.expression import HELPERS, TritonText, apply, as_float, atom, quotient
 from superopt.codegen.triton.frame import Frame
 from superopt.codegen.triton.memory import Memory
 from superopt.codegen.triton.plan import Lanes, long_sums
@@ -228,21 +229,25 @@ class _Emitter(Frame, Memory, Reductions):
             self.held[value], self.shown[value] = self.held[same], self.shown[same]
             return
         name = self.variables[value]
-        result = self._elementwise(step, dict(compute.factors))
+        result = self._elementwise(step, dict(compute.factors), exact=value in self.compared)
         if result.text == TritonText().neg(TritonText().infinity()).text:
             self.shown[value], self.held[value] = "-infinity", result
             return
         lines.assign(name, result.text, self.comment(step))
         self.held[value] = replace(result, expression=atom(name, result.expression.kind))
 
-    def _elementwise(self, step: Step, factors: Mapping[int, Fraction]) -> Held:
-        """Return what a scalar operator makes of tiles, some of them times numbers, without a name."""
+    def _elementwise(self, step: Step, factors: Mapping[int, Fraction], *, exact: bool = False) -> Held:
+        """Return what a scalar operator makes of tiles, some of them times numbers, without a name.
+
+        A quotient that is `exact` is rounded as PyTorch rounds it.
+        """
         axes = self.plan.tile_axes({axis for i in step.inputs for axis in self.axes[i]})
         operands = [self.operand(i, axes) for i in step.inputs]
         for at, i in enumerate(step.inputs):
             if i in factors:
                 operands[at] = apply("mul", (operands[at], TritonText().const(factors[i])))
-        result = apply(step.op, self.selecting(step, operands))
+        made = quotient if exact else partial(apply, step.op)
+        result = made(self.selecting(step, operands))
         lanes = {axis: self.lanes_after(step, axis) for axis in axes if self.masked(axis)}
         return Held(result, axes, "f32", lanes)
 

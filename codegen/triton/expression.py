@@ -7,7 +7,17 @@ from typing import Literal
 from superopt.ir.stabilize import LOWEST
 from superopt.ops import OPS
 
-__all__ = ["HELPERS", "Expression", "TritonText", "apply", "as_float", "as_mask", "atom", "larger"]
+__all__ = [
+    "HELPERS",
+    "Expression",
+    "TritonText",
+    "apply",
+    "as_float",
+    "as_mask",
+    "atom",
+    "larger",
+    "quotient",
+]
 
 Kind = Literal["float", "int", "mask", "constant"]
 
@@ -133,6 +143,12 @@ def apply(op: str, operands: tuple[Expression, ...]) -> Expression:
         return scalars.function(op, *operands)
     found: Expression = OPS[op].scalar(scalars, *operands)
     return as_mask(found) if OPS[op].mask else found
+
+
+def quotient(operands: tuple[Expression, ...]) -> Expression:
+    """Return a / b, or 1 / b, to the last digit, which Triton's own `/` is not."""
+    texts = [as_float(one).text for one in operands]
+    return atom(f"tl.div_rn({', '.join(['1.0', *texts][-2:])})")
 
 
 def larger(a: str, b: str, *, keeps_nan: bool) -> str:

@@ -16,7 +16,7 @@ from math import prod
 from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import Compute, KernelProgram, Load, LoopStatement, Tensor
 from superopt.codegen.triton.config import Role, TritonConfig
-from superopt.ir import Split, Step, mask_values, selects, value_axes
+from superopt.ir import Graph, Split, Step, mask_values, selects, value_axes
 from superopt.ops import OPS
 from superopt.precision import is_wide, operand_dtypes, product_dtype
 
@@ -26,6 +26,7 @@ __all__ = [
     "Plan",
     "Product",
     "after_operator",
+    "compared_quotients",
     "contractions",
     "inner_turns",
     "kept_axes",
@@ -40,6 +41,10 @@ __all__ = [
     "taps_of",
 ]
 
+# Operators after which the last digit of what they read still decides a comparison.
+_MOVES = frozenset(
+    {"add", "sub", "neg", "abs", "relu", "maximum", "minimum", "max", "where", "rename", "select"}
+)
 _KEEPS_USUAL = frozenset({"mul", "div", "square", "reciprocal", "neg"})
 LONG = 1 << 12
 """Turns of loops beyond which what rounding takes from a sum is kept beside it."""
@@ -241,6 +246,18 @@ def _order(base: list[str], products: dict[int, Product]) -> tuple[str, ...]:
         )
         order.append(next(ready))
     return tuple(order)
+
+
+def compared_quotients(graph: Graph) -> frozenset[int]:
+    """Return the quotients that are compared or rounded down: their last digit may decide."""
+    found, read = set[int](), set[int]()
+    for value, step in reversed(list(graph.numbered)):
+        decides = step.op == "floor" or (step.op in OPS and OPS[step.op].sign)
+        if decides or (value in read and step.op in _MOVES):
+            read.update(step.inputs)
+        elif value in read and step.op in ("div", "reciprocal"):
+            found.add(value)
+    return frozenset(found)
 
 
 def read_dtypes(program: KernelProgram) -> dict[int, str]:

@@ -8,7 +8,15 @@ from superopt.codegen.statements import Compute, KernelProgram, LoopStatement, M
 from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.descriptors import Descriptor, describe, memory_order
 from superopt.codegen.triton.expression import Expression, as_float, as_mask, atom
-from superopt.codegen.triton.plan import Lanes, Plan, after_operator, kept_splits, make_plan, sources
+from superopt.codegen.triton.plan import (
+    Lanes,
+    Plan,
+    after_operator,
+    compared_quotients,
+    kept_splits,
+    make_plan,
+    sources,
+)
 from superopt.codegen.triton.source import Argument
 from superopt.codegen.triton.text import Mentions, Names, index_of
 from superopt.dtypes import DTYPES, FP8, HALVES, INTEGERS
@@ -56,6 +64,7 @@ class Tiles:
         self.long = long - self.plan.products.keys()  # sums beside which is kept what rounding takes
         self.lost: dict[int, str] = {}  # the names of what is kept
         self.graph = program.graph
+        self.compared = compared_quotients(program.graph)
         self.axes = value_axes(program.graph)
         self.names = value_names(program.graph)
         self.loaded = sources(program)

@@ -6,7 +6,9 @@ from math import inf, nan
 import pytest
 import torch
 
+from superopt.codegen.triton import TritonMuGraph
 from superopt.codegen.triton.expression import TritonText, apply, atom
+from superopt.ir import fuse, parse_graph
 
 WHOLE = {
     "u8": [0, 1, 100, 128, 255],
@@ -146,3 +148,27 @@ def test_products_with_at_most_one_position_stay_in_32_bits():
 def test_names_of_functions_are_no_names_of_tensors(given):
     inputs = {"larger": ("f32", "m, k", [[1.0, 2.0, nan]]), "tanh": ("f32", "m", [0.5])}
     given(["a = max[k](larger)", "b = tanh(tanh)", "t = mul(a, b)"], inputs, axes="m=1 k=3", made="m")
+
+
+QUOTIENTS = {
+    "compared": ["q = div(x, d)", "t = ge(q, c)"],
+    "rounded down": ["q = div(x, d)", "t = floor(q)"],
+    "moved before": ["q = div(x, d)", "l = sub(c, q)", "a = abs(l)", "t = eq(a, z)"],
+    "an inverse": ["q = reciprocal(d)", "p = reciprocal(x)", "t = eq(q, p)"],
+}
+
+
+@pytest.mark.parametrize("steps", QUOTIENTS.values(), ids=QUOTIENTS.keys())
+def test_the_last_digit_of_a_quotient_is_right_where_it_decides(given, steps):
+    """Before: 41 / 41 was 41 times 1 / 41, which is less than 1."""
+    counted = ["i = index[n]()", "c = const[1]()", "z = const[0]()", "d = add(i, c)"]
+    x = [float(one) for one in range(1, 65)]
+    found = given([*counted, *steps], {"x": ("f32", "n", x)}, axes="n=64", made="n")
+    assert found.tolist() == [1.0] * 64
+
+
+def test_other_quotients_are_as_fast_as_before():
+    steps = "t1 = exp(x)\nt2 = sum[n](t1)\nt3 = div(t1, t2)\nt4 = reciprocal(t3)\nt5 = gt(x, t2)"
+    text = f"graph fast\naxes n=64\nin x: f32[n]\n{steps}\nout o: f32[n] = t4\nout p: bool[n] = t5\n"
+    built = TritonMuGraph(fuse(parse_graph(text)))
+    assert "div_rn" not in built.source(0, built.graph.sizes).text
