@@ -33,7 +33,8 @@ def expm1(x):
     series = 0.5 + rest * (1 / 6 + rest * (1 / 24 + rest * (1 / 120 + rest * (1 / 720 + rest / 5040))))
     small = series * (rest * rest) + rest
     scale = tl.exp2(whole)
-    return tl.where(x > 88.0, tl.exp(x), small * scale + (scale - 1.0))
+    found = tl.where(x > 88.0, tl.exp(x), small * scale + (scale - 1.0))
+    return tl.where(x == 0.0, x, found)  # -0.0 is its own result
 ''',
     "fp16_scale": '''@triton.jit
 def fp16_scale(largest):

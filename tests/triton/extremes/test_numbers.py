@@ -103,6 +103,13 @@ def test_the_opposite_of_zero_is_the_other_zero(given, steps):
     assert found[0] == -inf
 
 
+@pytest.mark.parametrize("op", ["expm1", "log1p", "tanh"])
+def test_functions_keep_the_sign_of_zero(given, op):
+    """Before: expm1 of -0.0 was 0.0."""
+    found = given([f"t = {op}(x)"], {"x": ("f32", "n", [-0.0, 0.0])}, axes="n=2", made="n")
+    assert found.signbit().tolist() == [True, False]
+
+
 def test_exponents_are_written_as_a_person_would():
     assert apply("silu", (atom("x"),)).text == "x / (1.0 + tl.exp(-x))"
 
