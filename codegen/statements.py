@@ -11,7 +11,7 @@ position, and how long it is along the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
@@ -265,13 +265,6 @@ def split_extents(split: Split, sizes: Mapping[str, int], multiple: int = 1) -> 
     return {**sizes, split.outer: max(-(-size // place), 1), split.inner: place}
 
 
-def _lies_as(result: Tensor, between: Tensor) -> bool:
-    """Whether a result lies in memory as a value between kernels does."""
-    assert result.port is not None
-    dims = tuple((axis,) for axis in between.axes)
-    return result.dtype == between.dtype and result.port.dims == dims and result.port.strides is None
-
-
 class _Lowering:
     """What one kernel's statements are made from."""
 
@@ -399,15 +392,11 @@ class _Lowering:
 
     def _stored_tensors(self, value: int) -> list[Tensor]:
         outputs = [output.port for output in self.graph.outputs if output.value == value]
-        found = [Tensor(value, port.name, port.dtype, port.axes, port) for port in outputs]
-        if value in self.read_later:
-            between = self._between(value)
-            same = next((one for one in found if _lies_as(one, between)), None)
-            if same is None:
-                found.append(between)
-            else:  # one tensor in memory serves both
-                found[found.index(same)] = replace(same, is_read_later=True)
-        return found
+        between = [self._between(value)] if value in self.read_later else []
+        alike = [(one.dtype, tuple((axis,) for axis in one.axes), None) for one in between]
+        same = next((port for port in outputs if (port.dtype, port.dims, port.strides) in alike), None)
+        found = [Tensor(value, port.name, port.dtype, port.axes, port, port is same) for port in outputs]
+        return found if same else [*found, *between]
 
     def _loaded_tensor(self, value: int) -> Tensor:
         if value < len(self.graph.inputs):
