@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from functorch.compile import aot_module_simplified, make_boxed_func
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from superopt.backend.joint.double_backward import with_double_backward
 
@@ -160,9 +161,37 @@ def _counted(x: Tensor) -> Tensor:
     return x * _MEAN
 
 
-@pytest.mark.parametrize("between", [F.dropout, _normed, _counted], ids=["drawn", "statistics", "a buffer"])
+class _Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        [x] = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+def _squared(x: Tensor) -> Any:
+    return _Squared.apply(x)  # type: ignore[no-untyped-call]
+
+
+def _squared_twice(x: Tensor) -> Any:
+    return checkpoint(_squared, x, use_reentrant=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*Function'> should not be instantiated")  # which Dynamo does
+@pytest.mark.parametrize(
+    "between",
+    [F.dropout, _normed, _counted, _squared, _squared_twice],
+    ids=["drawn", "statistics", "a buffer", "a function of the user's", "one in a checkpoint"],
+)
 def test_what_cannot_be_run_again_is_refused(between: Any) -> None:
-    """A step that writes into a buffer would write into it again."""
+    """A step that writes into a buffer would write into it again.
+
+    Before: what a function of the user's saves counted as a constant, and second gradients were wrong.
+    """
     model, x = Model(between), torch.randn(5, 6, requires_grad=True)
     _MEAN.zero_()
     with pytest.raises(RuntimeError, match="double backward"):

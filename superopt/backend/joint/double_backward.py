@@ -4,6 +4,8 @@ A compiled step has one backward pass, and PyTorch's compiler makes no gradient 
 for one (`create_graph=True`), the step is run again operator by operator, from the inputs that it had, and
 autograd makes a graph of its gradient as of any other. What cannot be run again fails as it does in PyTorch:
 a step that draws random numbers or writes into its inputs, and one whose inputs have changed or are gone.
+So does one with a `torch.autograd.Function` in it: run again, that keeps what its backward pass needs as
+numbers that have no gradient.
 """
 
 import functools
@@ -23,6 +25,8 @@ log = logging.getLogger("superopt")
 
 _CALL = "superopt_call"  # what a node of autograd was called with
 _DEVICES = ("cpu", "cuda")
+_CHECKPOINT = "tag_activation_checkpoint"  # which calls a program, and autograd follows that
+
 # What PyTorch says of a step that changes its inputs, or whose results share memory with others.
 _SHARED = (
     *("num_mutated_inp_runtime_indices", "num_mutated_graph_handled_indices"),
@@ -127,6 +131,8 @@ def _devices(inputs: Sequence[Any]) -> list[torch.device]:
 
 def with_double_backward(module: fx.GraphModule) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a wrapper for the compiled graph of a module that lets its gradients be differentiated."""
+    if not _can_be_run_again(module):
+        return lambda compiled: compiled
     program = _Program(module)
 
     def wrapped(compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,6 +146,14 @@ def with_double_backward(module: fx.GraphModule) -> Callable[[Callable[..., Any]
         return call
 
     return wrapped
+
+
+def _can_be_run_again(module: fx.GraphModule) -> bool:
+    """Whether a graph, and those within it, call no operators with programs of their own but checkpoints."""
+    graphs = (one.graph for one in module.modules() if isinstance(one, fx.GraphModule))
+    targets = (node.target for graph in graphs for node in graph.nodes)
+    called = (one for one in targets if isinstance(one, torch._ops.HigherOrderOperator))
+    return all(str(one) == _CHECKPOINT for one in called)
 
 
 def _note(made: Any, inputs: Sequence[Any], program: _Program) -> None:
