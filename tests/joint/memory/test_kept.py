@@ -341,3 +341,24 @@ def _agrees_where_an_input_changes(memory: str | int, read: Callable[[Tensor], T
     program(x.clone(), found).backward()
     loss(x.clone(), wanted).backward()
     torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which PyTorch looks at
+def test_what_reads_an_input_that_changes_with_its_gradient_is_kept() -> None:
+    """Before: PyTorch writes to such an input itself, and a backward pass that was to read it failed."""
+
+    def loss(x: Tensor, w: Tensor) -> Tensor:
+        y = (x * w).exp()
+        x.add_(1)
+        return (y @ w.t()).sin().sum() + x.square().sum()
+
+    ledger = Ledger(read_options({"memory": 1}))
+    plain = lambda graph, given: make_boxed_func(graph.forward)  # noqa: E731
+    split = Partitioner(ledger, JointPass(ledger, RegionPass(ledger)))
+    program = aot_function(loss, plain, plain, partition_fn=split)
+    torch.manual_seed(0)
+    w, found = torch.rand(16, 8), torch.rand(16, 8).requires_grad_()
+    wanted = found.detach().clone().requires_grad_()
+    program(2 * found, w).backward()
+    loss(2 * wanted, w).backward()
+    torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-4, atol=1e-5)

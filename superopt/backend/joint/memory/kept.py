@@ -165,7 +165,15 @@ def readers_of_changed(graph: fx.Graph) -> set[fx.Node]:
     PyTorch 2.13 makes them again, so that gradients are wrong.
     """
     changed = (node.args[0] for node in graph.nodes if writes(node) and node.args)
-    return readers_of({one for one in changed if isinstance(one, fx.Node)})
+    return readers_of({*(one for one in changed if isinstance(one, fx.Node)), *_written_afterwards(graph)})
+
+
+def _written_afterwards(graph: fx.Graph) -> set[fx.Node]:
+    """Return the inputs into which PyTorch writes results of the forward pass, as it describes them."""
+    [output] = graph.find_nodes(op="output")
+    written = [getattr(one, "mutated_input", None) for one in output.meta.get("desc") or ()]
+    inputs = graph.find_nodes(op="placeholder")
+    return {node for node in inputs if (told := node.meta.get("desc")) is not None and told in written}
 
 
 class Choices:
