@@ -83,6 +83,22 @@ def test_nodes_may_come_in_any_order(noted: list[Decision]) -> None:
     assert [one.taken for one in noted] == [True]
 
 
+def test_a_step_without_labels_leaves_no_gradient(noted: list[Decision]) -> None:
+    """Before: a loss that the step itself divides by a number of labels, of 0, made all gradients NaN."""
+
+    def divided(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(x @ w.t(), y, reduction="sum") / (y != -100).sum()
+
+    torch.manual_seed(0)
+    given = [torch.randn(27, WIDTH).requires_grad_(), torch.randn(WORDS, WIDTH).requires_grad_()]
+    program = compiled(divided, "fast", noted)
+    for y in (torch.randint(0, WORDS, (27,)), torch.full((27,), -100)):
+        found, wanted = (torch.autograd.grad(one(*given, y), given) for one in (program, divided))
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert any(one.taken for one in noted), noted
+
+
 @SLOW
 def test_a_label_out_of_range_raises(noted: list[Decision]) -> None:
     model = Model(plain)

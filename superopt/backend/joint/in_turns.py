@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from superopt.backend.joint.piece import is_tangent, piece_around
+from superopt.backend.joint.scaled import leave_zeros
 from superopt.backend.joint.turns.choice import Turns
 from superopt.backend.joint.turns.factored import factored
 from superopt.backend.joint.turns.integers import holds_integers
@@ -166,7 +167,8 @@ def put_in(graph: fx.Graph, found: InTurns) -> None:
         made.meta["partitioner_tag"] = "is_forward"
         point = made
         if name in found.scaled and found.tangent is not None:
-            made = _after(graph, made, torch.ops.aten.mul.Tensor, (made, found.tangent))
+            product = _after(graph, made, torch.ops.aten.mul.Tensor, (made, found.tangent))
+            made = product if is_tangent(found.tangent) else leave_zeros(product, made)
         if result.back is not None:
             made = _after(graph, made, torch.ops.aten.permute.default, (made, list(result.back)))
         made.meta = {**result.node.meta}

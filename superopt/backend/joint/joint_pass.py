@@ -67,7 +67,7 @@ class JointPass(CustomGraphPass):
         """Return what the pass depends on, or None where no graph may come from a cache."""
         known = self.regions.uuid()
         before = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.before]
-        return None if known is None or not all(before) else (b"joint", known, *before)
+        return None if known is None or not all(before) else (b"joint 2", known, *before)
 
     def __call__(self, graph: fx.Graph) -> None:
         """Run the user's passes, and replace a part; a fault of ours leaves the graph as it is."""

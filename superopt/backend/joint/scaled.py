@@ -20,7 +20,7 @@ from superopt.backend.joint.step import results_of
 from superopt.backend.region_plan import REGION, define_operator
 from superopt.rivals.aten import VIEWS, operator_name, tensor_bytes, value_of
 
-__all__ = ["SCALED", "leaves_scaled", "scale_in_place", "scaled"]
+__all__ = ["SCALED", "leave_zeros", "leaves_scaled", "scale_in_place", "scaled"]
 
 
 def scaled(gradient: Tensor, by: Tensor) -> Tensor:
@@ -72,20 +72,22 @@ def scale_in_place(forward: fx.GraphModule, backward: fx.GraphModule, forward_ou
             continue
         both = isinstance(gradient, fx.Node) and isinstance(by, fx.Node)
         if both and gradient.name in names and is_tangent(by):
-            _leave_zeros(node, gradient)
+            leave_zeros(node, gradient)
     backward.recompile()
     return found
 
 
-def _leave_zeros(node: fx.Node, gradient: fx.Node) -> None:
-    """Let a product be 0 where its first factor is, whatever the other one."""
+def leave_zeros(node: fx.Node, gradient: fx.Node) -> fx.Node:
+    """Let a product be 0 where its first factor is, whatever the other one; return what stands for it."""
     graph, value = node.graph, value_of(gradient)
     with graph.inserting_before(node):
         zero = graph.call_function(torch.ops.aten.eq.Scalar, (gradient, 0))
     with graph.inserting_after(node):
         made = graph.call_function(torch.ops.aten.where.self, (zero, gradient, node))
-    zero.meta["val"], made.meta = value == 0, dict(node.meta)
+    zero.meta |= {"val": value == 0, "partitioner_tag": "must_be_in_backward"}  # else it might be kept, too
+    made.meta = dict(node.meta)
     node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+    return made
 
 
 def leaves_scaled(node: fx.Node) -> bool:
