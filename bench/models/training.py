@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 from statistics import geometric_mean
 from types import FunctionType
@@ -130,13 +130,16 @@ class _Step:
         return [one.grad for one in self.model.parameters() if one.grad is not None]
 
     def error(self, exact: Sequence["Tensor"]) -> float:
-        """Return the largest error of a gradient, over its length; infinity where there are more or fewer."""
+        """Return the largest error of a gradient, over its length.
+
+        It is infinity where there are more or fewer gradients, or where one is NaN.
+        """
         found = self.gradients()
         if len(found) != len(exact):
             return inf
-        return max(
-            float((a - b).norm() / b.norm().clamp_min(_TINY)) for a, b in zip(found, exact, strict=True)
-        )
+        pairs = zip(found, exact, strict=True)
+        errors = [float((a - b).norm() / b.norm().clamp_min(_TINY)) for a, b in pairs]
+        return inf if any(map(isnan, errors)) else max(errors)
 
 
 def _exact(model: "nn.Module", inputs: Mapping[str, Any]) -> list["Tensor"]:

@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -323,6 +324,17 @@ def test_peers_are_told_beside_the_step_that_they_raced() -> None:
     }
     assert "openvino 1.2, superopt tuned 1.0" in command._line("bert", record)
     assert "all, tuned: 1.250 times openvino, ahead in 1 of 1" in command._means({"bert": record})
+
+
+def test_a_gradient_that_is_nan_is_no_small_error() -> None:
+    """Before: it counted only where it was that of the first parameter."""
+    model = torch.nn.Linear(4, 2)
+
+    def program() -> torch.Tensor:
+        return (model.weight.sum() + model.bias.sum() * float("nan")).float()
+
+    step = training._Step(model, program, {}, half=False)
+    assert step.error([torch.ones(2, 4), torch.ones(2)]) == math.inf
 
 
 @pytest.mark.slow
