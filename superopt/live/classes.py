@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from superopt.live.imported import is_library
+from superopt.trace.capture.libraries import is_library
 
 __all__ = [
     "AUTOGRAD_NAMES",

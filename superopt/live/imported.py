@@ -1,4 +1,4 @@
-"""Imported: which modules are a library's, and what code takes by names that are no variables of its own.
+"""Imported: what code takes by names that are no variables of its own.
 
 Those are the names of modules that it imports while it runs, and of globals that it takes by texts.
 """
@@ -7,22 +7,14 @@ import dis
 import functools
 import re
 import sys
-import sysconfig
 import types
 from collections.abc import Mapping
 from importlib.util import resolve_name
 from itertools import dropwhile
-from pathlib import Path
 from typing import Any
 
-import torch
+__all__ = ["imported_by", "words_for_globals"]
 
-__all__ = ["PLACES", "imported_by", "is_library", "is_library_module", "words_for_globals"]
-
-PLACES = (str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"])
-"""Where the code of PyTorch and of Python's own library lies."""
-
-_LIBRARIES = frozenset({"torch", "numpy", "triton", "builtins", *sys.stdlib_module_names}) - {"__main__"}
 _IMPORT = dis.opmap["IMPORT_NAME"]
 _IMPORTERS = frozenset({"modules", "import_module", "__import__"})  # take modules by texts
 _TAKERS = frozenset({"globals", "eval", "exec"})  # take globals by texts
@@ -30,20 +22,6 @@ _TAKERS = frozenset({"globals", "eval", "exec"})  # take globals by texts
 _SILENT = frozenset({"CACHE", "EXTENDED_ARG", "PUSH_NULL", "PRECALL"})
 _BETWEEN = frozenset({"CALL", "LOAD_ATTR", "LOAD_METHOD"})
 _READING = frozenset({"CALL", "BINARY_SUBSCR"})
-
-
-@functools.cache
-def is_library(module: str | None) -> bool:
-    """Whether a module is a library's, such as PyTorch's; a user's module may have the same name."""
-    if module is None or module.partition(".")[0] not in _LIBRARIES:
-        return False
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return file is None or "site-packages" in file or file.startswith(PLACES)
-
-
-def is_library_module(value: Any) -> bool:
-    """Whether a value is a module of a library."""
-    return isinstance(value, types.ModuleType) and is_library(value.__name__)
 
 
 def imported_by(code: types.CodeType, places: Mapping[str, Any]) -> list[str]:

@@ -50,7 +50,8 @@ from superopt.live.contents import (
     results_of,
     slots_of,
 )
-from superopt.live.imported import PLACES, imported_by, is_library, is_library_module, words_for_globals
+from superopt.live.imported import imported_by, words_for_globals
+from superopt.trace.capture.libraries import PLACES, is_library, is_library_module
 
 __all__ = ["Reached", "reach"]
 
@@ -108,8 +109,7 @@ class _Walk:
     """One walk, which follows the attributes that are named by what walks before it have met."""
 
     def __init__(self, names: set[str], by_any_name: bool) -> None:
-        self.followed = frozenset(names)
-        self.names = set(names)
+        self.followed, self.names = frozenset(names), set(names)
         self.all_followed = self.by_any_name = by_any_name
         self.found = Reached()
         self.seen: dict[int, int] = {}
