@@ -1,94 +1,135 @@
 """Stores: what a function keeps beyond its call, put back as it was before it ran on tensors without data."""
 
-from collections.abc import Iterator
-from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+import functools
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
 
-from superopt.trace.capture.tape import leaves
+from superopt.trace.capture.libraries import is_library
+from superopt.trace.capture.places import InCache, InCell, InClass, InDict, InGroup, InSlots, Place, slots_of
 
 __all__ = ["Stores"]
 
 _MOST = 20_000  # objects that are followed
 _LONG = 1_000  # items of a list or a dict: longer ones are not looked into
 _LIBRARIES = ("torch", "builtins")
-_MISSING = object()
+_CONTAINERS = frozenset({dict, list, tuple, set, deque})
 
 
 class Stores:
-    """The dicts, lists and variables that a function may store into, with what they hold now."""
+    """The places into which a function may store something, with what they hold now.
+
+    Attributes of classes and modules are followed where some code that was met names them.
+    """
 
     def __init__(self, function: Any) -> None:
         self._seen: dict[int, Any] = {}
-        self._dicts: list[tuple[dict[Any, Any], dict[Any, Any], tuple[str, ...] | None]] = []
-        self._lists: list[tuple[list[Any], list[Any]]] = []
-        self._cells: list[tuple[CellType, Any]] = []
-        left = [function]
+        self._places: list[Place] = []
+        self._by_name: list[Mapping[str, Any]] = []  # the attributes of classes and modules
+        self._names = {"forward", "__call__"}
+        left = deque([function])
         while left and len(self._seen) < _MOST:
-            value = left.pop()
-            if id(value) not in self._seen and not isinstance(value, Tensor | ModuleType | type):
+            value = left.popleft()
+            if id(value) not in self._seen:
                 self._seen[id(value)] = value
                 left += self._held(value)
+            if not left:
+                left += [one for one in self._named() if id(one) not in self._seen]
+
+    def _named(self) -> Iterator[Any]:
+        for attributes in self._by_name:
+            for name in self._names & attributes.keys():
+                yield attributes[name]
 
     def _held(self, value: Any) -> Iterator[Any]:
+        kind = type(value)
         if isinstance(value, FunctionType):
             yield from self._function(value)
-        elif isinstance(value, MethodType):
-            yield from (value.__func__, value.__self__)
-        elif isinstance(value, partial):
-            yield from (value.func, value.args, value.keywords)
-        elif isinstance(value, dict):
-            if len(value) <= _LONG:
-                self._dicts.append((value, dict(value), None))
-                yield from value.values()
-        elif isinstance(value, list):
-            if len(value) <= _LONG:
-                self._lists.append((value, list(value)))
-                yield from value
-        elif isinstance(value, tuple):
-            yield from value
-        elif isinstance(value, nn.Module) or type(value).__module__.partition(".")[0] not in _LIBRARIES:
-            yield getattr(value, "__dict__", None)
-            for name in ("forward", "__call__"):
-                yield getattr(type(value), name, None)
+        elif isinstance(value, type):
+            yield from self._class(value)
+        elif isinstance(value, ModuleType):
+            if not _is_library(value.__name__):
+                self._by_name.append(vars(value))
+                self._places.append(InDict(vars(value), self._names))
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self._places.append(InCache(value))
+            yield value.__wrapped__
+        elif isinstance(value, Tensor):
+            yield getattr(value, "__dict__", None)  # attributes of a user's
+        elif made_of := _made_of(value):
+            yield from made_of
+        elif isinstance(value, nn.Module) or kind.__module__.partition(".")[0] not in _LIBRARIES:
+            yield from self._items(value)
+            yield from self._attributes(value, kind)
+        else:
+            yield from self._items(value)
+
+    def _items(self, value: Any) -> Iterable[Any]:
+        """Return what a container holds, and nothing for other objects."""
+        if isinstance(value, tuple):
+            return value
+        if not isinstance(value, dict | list | set | deque) or len(value) > _LONG:
+            return ()
+        self._places.append(InDict(value) if isinstance(value, dict) else InGroup(value))
+        return list(value.values()) if isinstance(value, dict) else list(value)
+
+    def _attributes(self, value: Any, kind: type) -> Iterator[Any]:
+        if kind in _CONTAINERS:
+            return
+        yield getattr(value, "__dict__", None)
+        if slots_of(kind):
+            slots = InSlots(value)
+            self._places.append(slots)
+            yield from slots.before.values()
+        yield kind
+
+    def _class(self, kind: type) -> Iterator[Any]:
+        if _is_library(kind.__module__):
+            return
+        yield from kind.__mro__[1:]
+        self._places.append(InClass(kind))
+        self._by_name.append(vars(kind))
+        for name, value in vars(kind).items():  # Python itself calls these
+            if name.startswith("__") and isinstance(value, FunctionType):
+                yield value
 
     def _function(self, function: FunctionType) -> Iterator[Any]:
         for cell in function.__closure__ or ():
-            content = _content(cell)
-            self._cells.append((cell, content))
-            yield content
-        named = tuple(dict.fromkeys(_names(function.__code__)))
+            variable = InCell(cell)
+            self._places.append(variable)
+            yield from variable.before.values()
+        yield from (function.__defaults__, function.__kwdefaults__, vars(function))
+        named = dict.fromkeys(_names(function.__code__))
+        if not _is_library(function.__module__):
+            self._names |= named.keys()
         places = function.__globals__
-        held = {name: places[name] for name in named if name in places}
-        self._dicts.append((places, held, named))
-        yield from held.values()
+        self._places.append(InDict(places, named))
+        yield from [places[name] for name in named if name in places]
 
     def put_back(self) -> str:
         """Put back what was there wherever a tensor without data is now; return the first such place."""
-        found = []
-        for holder, held, names in self._dicts:
-            for name in [*holder] if names is None else names:
-                if _is_new(holder.get(name, _MISSING), held.get(name, _MISSING)):
-                    found.append(str(name))
-                    if name in held:
-                        holder[name] = held[name]
-                    else:
-                        del holder[name]
-        for items, before in self._lists:
-            known = set(map(id, before))
-            if any(id(one) not in known and _is_new(one, _MISSING) for one in items):
-                found.append("a list")
-                items[:] = before
-        for cell, content in self._cells:
-            if _is_new(_content(cell), content):
-                found.append("a variable around it")
-                if content is _MISSING:
-                    del cell.cell_contents
-                else:
-                    cell.cell_contents = content
+        found = [title for place in self._places for title in place.stored()]
         return found[0] if found else ""
+
+
+def _made_of(value: Any) -> tuple[Any, ...]:
+    """Return what a method, a property or a partial function is made of."""
+    if isinstance(value, MethodType):
+        return value.__func__, value.__self__
+    if isinstance(value, functools.partial):
+        return value.func, value.args, value.keywords
+    if isinstance(value, staticmethod | classmethod):
+        return (value.__func__,)
+    if isinstance(value, functools.cached_property):
+        return (value.func,)
+    return (value.fget, value.fset) if isinstance(value, property) else ()
+
+
+def _is_library(module: str | None) -> bool:
+    return is_library(module) or (module or "").partition(".")[0] == "superopt"
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -96,17 +137,3 @@ def _names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # the cell is still empty
-        return _MISSING
-
-
-def _is_new(now: Any, before: Any) -> bool:
-    """Whether a tensor without data, or a structure of them, came to a place."""
-    if now is before or not isinstance(now, Tensor | tuple | list | dict):
-        return False
-    return any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in leaves(now))

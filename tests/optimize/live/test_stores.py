@@ -1,5 +1,9 @@
 """Functions that store tensors beyond their call: they are refused, and their objects stay as they were."""
 
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,3 +76,75 @@ def test_variables_around_a_function_are_put_back() -> None:
     with pytest.raises(TraceError, match="a variable around it"):
         trace(around, torch.randn(3))
     assert last is held
+
+
+TABLES: dict[int, Tensor] = {}
+
+
+class Slotted:
+    __slots__ = ("last",)
+    last: Tensor
+
+
+class Tables(nn.Module):
+    """A module whose methods store in other places than the module."""
+
+    of_all: dict[int, Tensor] = {}  # noqa: RUF012
+    latest: Any = None
+
+    def __init__(self, store: Callable[["Tables", Tensor], object]) -> None:
+        super().__init__()
+        self.store = store
+        self.slotted, self.recent, self.distinct = Slotted(), deque[Tensor](maxlen=2), set[Tensor]()
+        self.state: Any = None
+
+    def to_global(self, y: Tensor) -> None:
+        TABLES[len(y)] = y
+
+    def to_class(self, y: Tensor) -> None:
+        Tables.latest = y
+
+    def to_slot(self, y: Tensor) -> None:
+        self.slotted.last = y
+
+    def to_object(self, y: Tensor) -> None:
+        self.state = SimpleNamespace(pair=[y, y])
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.store(self, x * 2)
+        return x + 1
+
+    def everything(self) -> tuple[Any, ...]:
+        kept = {**TABLES}, {**Tables.of_all}, Tables.latest, hasattr(self.slotted, "last"), self.state
+        return *kept, [*self.recent], [*self.distinct], vars(Tables.to_class)
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        Tables.to_global,
+        Tables.to_class,
+        Tables.to_slot,
+        Tables.to_object,
+        lambda module, y: module.recent.append(y),
+        lambda module, y: module.distinct.add(y),
+        lambda module, y: module.of_all.update({0: y}),
+        lambda module, y: vars(Tables.to_class).update(last=y),
+    ],
+)
+def test_places_beyond_a_module_are_put_back(store: Callable[[Tables, Tensor], object]) -> None:
+    module = Tables(store)
+    before = module.everything()
+    with pytest.raises(TraceError, match="stores a tensor in"):
+        trace(module, torch.randn(4, 8))
+    assert module.everything() == before
+
+
+@pytest.mark.parametrize("most", [None, 8])
+def test_kept_results_are_none_without_data(most: int | None) -> None:
+    @lru_cache(maxsize=most)
+    def mask(size: int) -> Tensor:
+        return torch.ones(size, size).tril()
+
+    assert trace(lambda x: x @ mask(8), torch.randn(4, 8)).program.regions
+    assert not mask(8).is_meta
