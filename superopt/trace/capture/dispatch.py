@@ -22,7 +22,7 @@ from superopt.trace.capture.differentiable import WRITTEN_OUT
 from superopt.trace.capture.parameters import parameters_of
 from superopt.trace.capture.recorder import Recorder, StaleError, location
 from superopt.trace.capture.shapes import RULES, attention, rms_norm
-from superopt.trace.capture.stores import Stores
+from superopt.trace.capture.stores import Stores, contents_of
 from superopt.trace.capture.tape import Meta, Ref, Tape, leaves, map_leaves, repeats_of
 
 __all__ = ["capture"]
@@ -70,17 +70,23 @@ def capture(
             _check_repeats(tape, other, places)
         return tape
 
+    def run(*arguments: Any) -> Any:
+        before = contents_of(arguments)
+        result = function(*arguments)
+        if contents_of(arguments) != before:
+            raise TraceError(
+                f"{name} changes a list or a dict that it is given, which kernels would not do;"
+                " work on a copy, and return what is new"
+            )
+        return result
+
     try:
-        return _functional(function, tape_of)
+        return _functional(run, tape_of)
     except _GradientsError:
         if not torch.is_grad_enabled():
             raise
 
-        @torch.enable_grad()
-        def run(*arguments: Any) -> Any:
-            return function(*arguments)
-
-        return _functional(run, tape_of)
+        return _functional(torch.enable_grad()(run), tape_of)
 
 
 class _GradientsError(TraceError):

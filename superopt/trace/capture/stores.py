@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from superopt.trace.capture.libraries import is_library
 from superopt.trace.capture.places import InCache, InCell, InClass, InDict, InGroup, InSlots, Place, slots_of
 
-__all__ = ["Stores"]
+__all__ = ["Stores", "contents_of"]
 
 _MOST = 20_000  # objects that are followed
 _LONG = 1_000  # items of a list or a dict: longer ones are not looked into
@@ -137,3 +137,12 @@ def _names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
+
+
+def contents_of(value: Any) -> object:
+    """Return what says whether lists and dicts still hold the same objects, under the same keys."""
+    if isinstance(value, dict):
+        return dict, [(key, contents_of(one)) for key, one in value.items()]
+    if isinstance(value, list | tuple):
+        return type(value), [contents_of(one) for one in value]
+    return id(value)

@@ -148,3 +148,21 @@ def test_kept_results_are_none_without_data(most: int | None) -> None:
 
     assert trace(lambda x: x @ mask(8), torch.randn(4, 8)).program.regions
     assert not mask(8).is_meta
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, given: given["items"].append(x * 2),
+        lambda x, given: given.update(y=x),
+        lambda x, given: given.pop("y"),
+    ],
+)
+def test_arguments_are_not_changed(change: Callable[[Tensor, dict[str, Any]], object]) -> None:
+    def changing(x: Tensor, given: dict[str, Any]) -> Tensor:
+        change(x, given)
+        return x + 1
+
+    x = torch.randn(4, 8)
+    with pytest.raises(TraceError, match="changes a list or a dict that it is given"):
+        trace(changing, x, {"y": torch.randn(4), "items": [x]})
