@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["InCache", "InCell", "InClass", "InDict", "InGroup", "InSlots", "Place", "slots_of"]
+__all__ = ["InCache", "InCell", "InClass", "InDict", "InGroup", "InMemo", "InSlots", "Place", "slots_of"]
 
 _MOST = 1_000  # objects of one value among which a tensor without data is looked for
 _NO_HOLDERS = (int, float, complex, str, bytes, type(None), type, ModuleType, FunctionType)
@@ -78,6 +78,15 @@ class InDict(Place):
 
     def _remove(self, name: Any) -> None:
         del self.holder[name]
+
+
+class InMemo(InDict):
+    """The items of a dict that only keeps what can be made again."""
+
+    __slots__ = ()
+
+    def _titles(self, names: list[Any]) -> list[str]:
+        return []
 
 
 class InGroup(Place):

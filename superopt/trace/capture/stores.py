@@ -7,9 +7,20 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from superopt.trace.capture.libraries import is_library
-from superopt.trace.capture.places import InCache, InCell, InClass, InDict, InGroup, InSlots, Place, slots_of
+from superopt.trace.capture.places import (
+    InCache,
+    InCell,
+    InClass,
+    InDict,
+    InGroup,
+    InMemo,
+    InSlots,
+    Place,
+    slots_of,
+)
 
 __all__ = ["Stores", "contents_of"]
 
@@ -27,7 +38,7 @@ class Stores:
 
     def __init__(self, function: Any) -> None:
         self._seen: dict[int, Any] = {}
-        self._places: list[Place] = []
+        self._places: list[Place] = [InMemo(parametrize._cache)]
         self._by_name: list[Mapping[str, Any]] = []  # the attributes of classes and modules
         self._names = {"forward", "__call__"}
         left = deque([function])

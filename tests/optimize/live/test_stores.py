@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from superopt.errors import TraceError
 from superopt.trace import trace
@@ -166,3 +167,16 @@ def test_arguments_are_not_changed(change: Callable[[Tensor, dict[str, Any]], ob
     x = torch.randn(4, 8)
     with pytest.raises(TraceError, match="changes a list or a dict that it is given"):
         trace(changing, x, {"y": torch.randn(4), "items": [x]})
+
+
+class Symmetric(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight + weight.T
+
+
+def test_cached_parametrizations_are_none_without_data() -> None:
+    layer = nn.Linear(8, 8).requires_grad_(False)
+    parametrize.register_parametrization(layer, "weight", Symmetric())
+    with parametrize.cached():
+        assert trace(layer, torch.randn(4, 8)).program.regions
+        assert not layer.weight.is_meta
