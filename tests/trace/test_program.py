@@ -309,3 +309,9 @@ def test_what_nothing_reads_any_more_is_let_go() -> None:
     assert 2 * x.nbytes <= held <= 5 * x.nbytes
     for made, expected in zip(traced.run(x, dtype=torch.float32), chain(x), strict=True):
         torch.testing.assert_close(made, expected)
+
+
+def test_results_of_operators_are_arguments() -> None:
+    pair = torch.topk(torch.randn(4, 8), 3)
+    made = trace(lambda found: found.values * 2, pair, live="cpu").run(pair)
+    torch.testing.assert_close(made, pair.values * 2)

@@ -13,7 +13,18 @@ from superopt.errors import InputError, TraceError, kind_and_line
 from superopt.ir import plain_name
 from superopt.trace.capture.devices import META, Devices
 from superopt.trace.capture.gradients import Gradients
-from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, leaves, map_leaves, refs, results_of
+from superopt.trace.capture.tape import (
+    Call,
+    Meta,
+    Ref,
+    Source,
+    Tape,
+    leaves,
+    map_leaves,
+    parts_of,
+    refs,
+    results_of,
+)
 from superopt.trace.run import TORCH_DTYPES, dtype_name
 
 __all__ = ["Recorder", "StaleError", "location", "numbers_of"]
@@ -96,8 +107,9 @@ class Recorder:
         if isinstance(value, dict):
             return {key: self.enter(f"{name}_{key}", item) for key, item in value.items()}
         if isinstance(value, tuple) and not isinstance(value, torch.Size):
-            items = [self.enter(f"{name}_{i}", item) for i, item in enumerate(value)]
-            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+            found = parts_of(value)
+            assert found is not None
+            return found[1]([self.enter(f"{name}_{i}", item) for i, item in enumerate(found[0])])
         if isinstance(value, list):
             return [self.enter(f"{name}_{i}", item) for i, item in enumerate(value)]
         if not isinstance(value, _PLAIN):
