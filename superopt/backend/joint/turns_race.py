@@ -31,7 +31,7 @@ from superopt.verify.floats.report import FloatReport
 __all__ = ["decide_turns"]
 
 _LEAST_S = 3.0  # no race begins with fewer seconds of the budget left
-_FORM = 2  # the version of a decision's record
+_FORM = 3  # the version of a decision's record
 _SCALES = 1, 4096  # random inputs are multiplied by these, to see what overflows
 _MANY_ROWS = 128  # turns of more rows are compared over one turn, and not over two
 _LONG_S, _ROUNDS = 0.5, 3  # seconds of a long call, and how often such a call is timed
@@ -97,10 +97,12 @@ def _raced_turns(blank: Decision, found: InTurns, target: Target, ledger: Ledger
         each = time.monotonic() - start
     if not turns:
         return (made[-1] if made else replace(blank, why="computing it in turns would save no memory")), found
-    several = [one for one in made if one.taken]
-    if not isinstance(options.memory, int):  # of a number of bytes all turns hold no more
-        several, turns = several[::-1], turns[::-1]
-    return several[0], found.with_turns(tuple(turns), target.name)
+    several = list(zip([one for one in made if one.taken], turns, strict=True))
+    if isinstance(options.memory, int):  # none holds more than is told
+        several.sort(key=lambda pair: -pair[1].speed)
+    else:
+        several.reverse()
+    return several[0][0], found.with_turns(tuple(one for _, one in several), target.name)
 
 
 class _Inductor:
