@@ -92,15 +92,18 @@ class InMemo(InDict):
 class InGroup(Place):
     """The items of a list, a deque or a set."""
 
-    __slots__ = ()
+    __slots__ = ("_items",)
+
+    def __init__(self, holder: Any) -> None:
+        super().__init__(holder)
+        self._items = [*holder]  # one object may be there several times
 
     def _now(self) -> Held:
         return {id(one): one for one in [*self.holder]}
 
     def _put_back(self, names: list[Any]) -> None:
-        items = list(self.before.values())
         self.holder.clear()
-        (self.holder.update if isinstance(self.holder, set) else self.holder.extend)(items)
+        (self.holder.update if isinstance(self.holder, set) else self.holder.extend)(self._items)
 
     def _titles(self, names: list[Any]) -> list[str]:
         return [f"a {type(self.holder).__name__}" for _ in names]

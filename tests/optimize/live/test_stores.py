@@ -141,6 +141,18 @@ def test_places_beyond_a_module_are_put_back(store: Callable[[Tables, Tensor], o
     assert module.everything() == before
 
 
+@pytest.mark.parametrize("kept", [[None] * 3, deque([0, 0, 0])])
+def test_items_that_are_there_several_times_are_put_back(kept: Any) -> None:
+    def storing(x: Tensor) -> Tensor:
+        kept[1] = x * 2
+        return x + 1
+
+    before = [*kept]
+    with pytest.raises(TraceError, match="stores a tensor in"):
+        trace(storing, torch.randn(4))
+    assert [*kept] == before
+
+
 @pytest.mark.parametrize("most", [None, 8])
 def test_kept_results_are_none_without_data(most: int | None) -> None:
     @lru_cache(maxsize=most)
