@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -165,6 +166,22 @@ def test_a_step_with_few_labels(noted: list[Decision]) -> None:
         found, wanted = (torch.autograd.grad(one(*given, y), given) for one in (ours, step))
         for a, b in zip(found, wanted, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    assert any(one.taken for one in noted)
+
+
+def test_a_mask_that_others_read_stays_outside(noted: list[Decision]) -> None:
+    def step(x: Tensor, w: Tensor, y: Tensor) -> Any:
+        each = F.cross_entropy(x @ w.t(), y, reduction="none")
+        some = y > 5  # no gradient needs it
+        return each.mean(), (each.detach() * some).sum() / some.sum()
+
+    given = [torch.randn(27, WIDTH).requires_grad_(), torch.randn(WORDS, WIDTH).requires_grad_()]
+    y = torch.randint(0, WORDS, (27,))
+    found, wanted = (
+        torch.autograd.grad(one(*given, y)[0], given) for one in (compiled(step, "balanced", noted), step)
+    )
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
     assert any(one.taken for one in noted)
 
 

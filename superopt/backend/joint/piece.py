@@ -162,7 +162,10 @@ def _follow(members: set[fx.Node], order: Mapping[fx.Node, int]) -> None:
         made = {
             one
             for one in node.all_input_nodes
-            if one.op == "call_function" and _is_cheap(one) and entering.issuperset(one.all_input_nodes)
+            if one.op == "call_function"
+            and _is_cheap(one)
+            and entering.issuperset(one.all_input_nodes)
+            and (not one.all_input_nodes or members.issuperset({*one.users} - {node}))
         }
         if node.op == "call_function" and node not in members and members | made >= set(node.all_input_nodes):
             members |= {node, *made}
