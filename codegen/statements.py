@@ -392,11 +392,11 @@ class _Lowering:
 
     def _stored_tensors(self, value: int) -> list[Tensor]:
         outputs = [output.port for output in self.graph.outputs if output.value == value]
-        between = [self._between(value)] if value in self.read_later else []
-        alike = [(one.dtype, tuple((axis,) for axis in one.axes), None) for one in between]
-        same = next((port for port in outputs if (port.dtype, port.dims, port.strides) in alike), None)
-        found = [Tensor(value, port.name, port.dtype, port.axes, port, port is same) for port in outputs]
-        return found if same else [*found, *between]
+        between = self._between(value) if value in self.read_later else None
+        lies = between and (between.dtype, tuple((axis,) for axis in between.axes), None)
+        both = next((port for port in outputs if (port.dtype, port.dims, port.strides) == lies), None)
+        found = [Tensor(value, port.name, port.dtype, port.axes, port, port is both) for port in outputs]
+        return found if both or between is None else [*found, between]
 
     def _loaded_tensor(self, value: int) -> Tensor:
         if value < len(self.graph.inputs):

@@ -7,15 +7,12 @@ graph must be, too.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 
 import torch
 from torch import Tensor
 
-from superopt.candidates.sizes import mugraph_for
-from superopt.candidates.steady import as_function, one_thread, small_goal
-from superopt.errors import InputError
-from superopt.ir import Graph, MuGraph
+from superopt.candidates.steady import SAME, as_function, at_sizes_of, one_thread, small_goal
+from superopt.ir import Graph
 from superopt.trace.run import blank_inputs
 from superopt.verify.floats.samples import sample
 
@@ -25,7 +22,6 @@ _POWERS = (2.0**80, 2.0**-80)  # whose squares leave the range of fp32
 _WIDE = ("f32", "bf16")  # dtypes that hold such numbers, and whose programs kernels compute in fp32
 _MOST_INPUTS = 4  # that are drawn so
 _RIGHT, _LOST = 0.01, 0.25  # errors of what is right, and of what is lost, as shares of a row
-_SAME = 1e-6  # a smaller error in float64 comes from rounding alone
 _LEAST = 2.0**-126  # the least normal number of fp32
 
 
@@ -36,10 +32,7 @@ def out_of_range(
     small = small_goal(goal, entering) if graphs else None
     if small is None or 0 in small.sizes.values() or any(port.dtype == "f64" for port in small.inputs):
         return {}
-    resized: dict[Graph, Graph] = {}
-    for graph in graphs:
-        with suppress(InputError):  # the parts of an axis do not divide the small sizes
-            resized[graph] = mugraph_for(MuGraph(graph, ()), small).graph
+    resized = at_sizes_of(small, graphs)
     runs = {graph: as_function(one, torch.float32) for graph, one in resized.items()}
     exact, own = as_function(small, torch.float64), as_function(small, torch.float32)
     found: dict[Graph, str] = {}
@@ -91,4 +84,4 @@ def _loses(kept: Tensor, wanted: Tensor, made: Tensor) -> bool:
 def _are_same(wanted: Sequence[Tensor], made: Sequence[Tensor]) -> bool:
     """Whether a graph in float64 makes what its goal makes there, but for rounding."""
     errors = [_errors(one, other) for one, other in zip(wanted, made, strict=True)]
-    return all(bool((one.isnan() | (one <= _SAME)).all()) for one in errors)
+    return all(bool((one.isnan() | (one <= SAME)).all()) for one in errors)

@@ -19,7 +19,17 @@ from superopt.trace.run import TORCH_DTYPES, blank_inputs, run_graph
 from superopt.verify.floats.compare import compare_many
 from superopt.verify.floats.focus import focus_of
 
-__all__ = ["DISTRIBUTIONS", "Run", "as_function", "cancelling", "faults", "one_thread", "small_goal"]
+__all__ = [
+    "DISTRIBUTIONS",
+    "SAME",
+    "Run",
+    "as_function",
+    "at_sizes_of",
+    "cancelling",
+    "faults",
+    "one_thread",
+    "small_goal",
+]
 
 DISTRIBUTIONS = ("normal", "offset", "near-zero rows", "wide range", "large", "huge")
 """How the inputs of graphs are drawn, that are judged by their rounding."""
@@ -30,7 +40,7 @@ _CANCELLING, _SURELY = ("offset", "constant rows"), 4.0
 _MOST_OPERATIONS = 130_000  # operations that one run at small sizes may take
 # Lengths that long axes are cut to, tried until a run is small enough.
 _LENGTHS = (256, 128, 64, 32, 16, 8, 4)
-_SAME = 1e-6  # a smaller error in fp64 comes from rounding alone
+SAME = 1e-6  # a smaller error in fp64 comes from rounding alone
 
 Run = Callable[..., "tuple[Tensor, ...]"]
 
@@ -80,15 +90,12 @@ def _faults(
     most: float,
 ) -> dict[Graph, str]:
     exact, inputs = as_function(goal, torch.float64), blank_inputs(goal)
-    small: dict[Graph, Graph] = {}
-    for graph in graphs:
-        with suppress(InputError):  # the parts of an axis do not divide the small sizes
-            small[graph] = mugraph_for(MuGraph(graph, ()), goal).graph
+    small = at_sizes_of(goal, graphs)
     # Numbers may stand for sizes: a graph that is another function at these sizes is not judged by them.
     wide = [as_function(one, torch.float64) for one in small.values()]
     same = compare_many(exact, exact, wide, inputs, distributions=("normal",), seed=seed, draws=1)
     judged = [
-        graph for graph, report in zip(small, same, strict=True) if report.worst.candidate_error <= _SAME
+        graph for graph, report in zip(small, same, strict=True) if report.worst.candidate_error <= SAME
     ]
     narrow = [as_function(small[graph], torch.float32) for graph in judged]
     own = as_function(goal, torch.float32)
@@ -100,6 +107,15 @@ def _faults(
         for graph, report in zip(judged, reports, strict=True)
         if any(not one.ok and (one.ratio > most or one.nonfinite) for one in report.distributions)
     }
+
+
+def at_sizes_of(goal: Graph, graphs: Sequence[Graph]) -> dict[Graph, Graph]:
+    """Return graphs at the sizes of a goal, without those whose parts of an axis do not divide its size."""
+    small: dict[Graph, Graph] = {}
+    for graph in graphs:
+        with suppress(InputError):
+            small[graph] = mugraph_for(MuGraph(graph, ()), goal).graph
+    return small
 
 
 def as_function(graph: Graph, dtype: torch.dtype) -> Run:

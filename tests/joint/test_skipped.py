@@ -12,7 +12,7 @@ from torch import Tensor
 from superopt.backend.decision import Decision
 from superopt.backend.joint.limits import changed
 from superopt.backend.joint.turns.run import TiledKernel
-from superopt.backend.joint.turns.skipped import counting
+from superopt.backend.joint.turns.skipped import counted_positions
 from superopt.backend.joint.turns.tiling import tiled, with_undefined
 from superopt.trace import trace
 from superopt.trace.run import run_graph
@@ -78,7 +78,7 @@ def summed(x: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, ...]:
 def test_where_all_are_ignored_all_is_zero() -> None:
     with changed(fused=False, product_flops=1):
         kernel, compare = kernel_of(summed, torch.randn(M, K), torch.randn(N, K), labels(3))
-        assert kernel._counting is not None
+        assert kernel._counted is not None
         compare(torch.randn(M, K), torch.randn(N, K), labels(0))
         compare(torch.randn(M, K), torch.randn(N, K), labels(2))
 
@@ -109,7 +109,7 @@ def test_where_a_result_depends_on_all_positions_each_has_a_turn(name: str) -> N
         more = DEPENDING[name]
         function = with_more(more)
         kernel, compare = kernel_of(function, torch.randn(M, K), torch.randn(N, K), labels(5))
-        assert kernel._counting is None
+        assert kernel._counted is None
         compare(torch.randn(M, K), torch.randn(N, K), labels(5))
 
 
@@ -190,6 +190,6 @@ def test_the_mask_is_made_of_what_enters_along_the_rows() -> None:
     graph = with_undefined(traced.graph)
     tiling = tiled(graph, graph.inputs[0].dims[0][0], LARGE)
     assert tiling is not None
-    made = counting(tiling)
+    made = counted_positions(tiling)
     assert made is not None
     assert [port.dtype for port in made.inputs] == ["i64"]

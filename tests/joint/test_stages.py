@@ -145,6 +145,25 @@ def test_turns_without_a_product_share_little() -> None:
     assert all(rows and min(rows) >= 1 for rows in found)
 
 
+def test_within_a_number_of_bytes_the_clock_decides_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger turns race as well where their products take a little longer, and tiles of both orders."""
+    function = lambda x, w: (x @ w.t()).softmax(-1) @ w  # noqa: E731
+    graph = trace(function, torch.randn(64, K), torch.randn(N, K), for_proof=True).graph
+    tiles = Tiles(graph, graph.inputs[0].dims[0][0], 1, 4 * 64 * N - 1)
+    took = {(64, False): 1.05, (32, False): 1.0, (16, False): 1.3, (16, True): 1.0}
+
+    def seconds(kernel: TiledKernel, given: object) -> dict[str, float]:
+        last = kernel.stages.axes[min(kernel.stages.axes)][-1] == tiles.axis
+        return {"product": took.get((kernel.rows, last), 9.0) * kernel.rows}
+
+    monkeypatch.setattr(TiledKernel, "product_seconds", seconds)
+    monkeypatch.setattr(TiledKernel, "product_flops", lambda kernel: {})
+    with changed(product_flops=1):
+        memory = 64 * tiles.kernel.shared_bytes(1)
+        found = choice.chosen([tiles], {}, memory)
+    assert [(one.rows, one.last) for one in found] == [(16, True), (64, False), (32, False)]
+
+
 @pytest.mark.parametrize(
     ("size", "most", "over", "rows"),
     [

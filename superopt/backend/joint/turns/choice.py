@@ -43,7 +43,7 @@ _LARGE = 8  # a value of more than this many times `turn_bytes` is not small
 _OF_BYTES = (1, 1 / 2, 1 / 4)  # the shares that turns may take of the bytes that the user allows
 _WHOLE = 8  # a turn takes a multiple of so many positions, as vectors have lanes
 _OVER = 0.1  # a turn may be larger by this share if one turn less is needed then
-_MOST = 3  # sizes of turns that are raced
+_MOST = 3  # ways to take turns that are raced
 _WORTH_OWN = 1e8  # a product of so many operations is worth a kernel of ours
 _NEAR_BEST = 0.95  # a product at this share of the highest rate is left to the library
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from math import inf, prod
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.turns.products import Matrices, OwnProduct
-from superopt.backend.joint.turns.skipped import counting
+from superopt.backend.joint.turns.skipped import counted_positions
 from superopt.backend.joint.turns.stages import Between, Multiply, staged
 from superopt.backend.joint.turns.tiling import Tiling
 from superopt.candidates.sizes import resized
@@ -51,7 +52,6 @@ class TiledKernel:
     ) -> None:
         self.tiling, self.rows, self.dtype = tiling, rows, dtype
         self.stages = staged(tiling, last=last)
-        self._counting = counting(tiling)
         self._code = dict[tuple[Any, ...], Callable[..., Any]]()
         self._own = dict[str, OwnProduct | None].fromkeys(own)  # products that are not left to the library
 
@@ -139,13 +139,18 @@ class TiledKernel:
         sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}  # a turn's are those of the whole
         return [torch.empty(count, dtype=self.dtype) for count in self.stages.sizes_at(sizes)]
 
+    @cached_property
+    def _counted(self) -> Graph | None:
+        """The graph that makes the mask of the positions that count; None where all of them may."""
+        return counted_positions(self.tiling)
+
     def _places(self, known: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> list[_Place]:
         """Return the positions of each turn; where some need none, the results hold their zeros."""
         size, rows = self.tiling.goal.sizes[self.tiling.axis], self.rows
         all_of_them: list[_Place] = [range(at, min(at + rows, size)) for at in range(0, size, rows)]
-        if self._counting is None:
+        if self._counted is None:
             return all_of_them
-        [counts] = _computed(self._counting, known).values()
+        [counts] = _computed(self._counted, known).values()
         first, rest = (counts != 0).nonzero().flatten(), (counts == 0).nonzero().flatten()
         turns = -(-len(first) // rows)
         if turns >= len(all_of_them):

@@ -17,9 +17,9 @@ from superopt.ir import REDUCTIONS, Graph, Output, Port, Step, mask_values, valu
 from superopt.ops import OPS
 from superopt.trace.run import Evaluation, Value
 
-__all__ = ["counting"]
+__all__ = ["counted_positions"]
 
-_COUNTING = "counting"
+_COUNTED = "counted"
 """The name of the mask of positions that count."""
 
 _ELEMENTS = 1 << 20  # the most of a value that is worked out here
@@ -30,8 +30,8 @@ _Known = Value | None
 """The value at positions that a mask leaves out, where it is the same at all of them; zeros have no axes."""
 
 
-def counting(tiling: Tiling) -> Graph | None:
-    """Return what makes the mask of the positions that count; None where all of them may."""
+def counted_positions(tiling: Tiling) -> Graph | None:
+    """Return the graph that makes the mask of the positions that count; None where all of them may."""
     graph, axis = tiling.turn, tiling.axis
     axes, masks = value_axes(graph), mask_values(graph)
     along = [set(one) <= {axis} for one in axes[: len(graph.inputs)]]  # made of what enters along the axis
@@ -39,8 +39,8 @@ def counting(tiling: Tiling) -> Graph | None:
         value = len(along)
         along.append(axes[value] <= {axis} and all(along[one] for one in step.inputs))
         if along[value] and masks[value] and axes[value] == {axis} and _leaves_out(tiling, value):
-            mask = Output(Port(_COUNTING, "bool", ((axis,),)), value)
-            return part_of(graph, f"{graph.name}_{_COUNTING}", {}, [mask])
+            mask = Output(Port(_COUNTED, "bool", ((axis,),)), value)
+            return part_of(graph, f"{graph.name}_{_COUNTED}", {}, [mask])
     return None
 
 
