@@ -54,7 +54,7 @@ def prove(
     `constants` are the inputs of each that the caller does not give, `titles` what a user calls them.
     """
     if _identical(left, right):
-        called = tuple(sorted({call.target for call in left.calls}))
+        called = _unknown_functions((left,))
         same = ("both programs take the same steps",)
         return Proof(Verdict("equal", error_bound=0.0, oracles=called, notes=same, seed=seed))
     a, b, links = _aligned(left, right)
@@ -81,6 +81,11 @@ def _fuller(first: Proof | None, second: Proof) -> Proof:
     if first is None:
         return second
     return replace(first, verdict=replace(first.verdict, place=second.verdict.place))
+
+
+def _unknown_functions(sides: Sequence[Whole | Ordered]) -> tuple[str, ...]:
+    """Return the operators that were taken as unknown functions: memory that nobody wrote is none."""
+    return tuple(sorted({call.target for side in sides for call in side.calls if not call.unwritten}))
 
 
 def _identical(left: Whole, right: Whole) -> bool:
@@ -342,7 +347,7 @@ class _Prover:
         )
 
     def _with_calls(self, verdict: Verdict) -> Verdict:
-        called = {call.target for side in self.sides for call in side.calls}
+        called = _unknown_functions(self.sides)
         return replace(verdict, oracles=tuple(sorted({*verdict.oracles, *called})))
 
     def _failure(self, *, exact: bool) -> Verdict:

@@ -31,7 +31,8 @@ class Side:
         self.titles: dict[str, str] = {}  # the names that the user gave to constants
         self.whole: Whole | None = None
         self.unreadable = ""  # why the program is not one graph, where it isn't
-        self.random: tuple[str, ...] = ()
+        self.random: tuple[str, ...] = ()  # its operators that draw random numbers
+        self.unwritten: tuple[str, ...] = ()  # its operators that make tensors of memory as they find it
         self.operations = 0  # about how many one run takes
         if isinstance(program, Graph):
             self._graph(check_graph(program), inputs)
@@ -72,6 +73,7 @@ class Side:
             self.unreadable = str(error)
             return
         self.random = tuple(call.target for call in self.whole.calls if call.random)
+        self.unwritten = tuple(call.target for call in self.whole.calls if call.unwritten)
 
     def _as_one(self, traced: Traced, inputs: tuple[Any, ...]) -> Whole:
         tensors = dict(zip(traced.input_names, tensors_of(inputs), strict=True)) | traced.constants

@@ -32,6 +32,7 @@ class OpaqueUse:
     arguments: tuple[int, ...]  # outputs of the graph, one for each place of a tensor among the arguments
     results: tuple[str, ...]  # inputs of the graph
     random: bool = False  # whether it draws random numbers
+    unwritten: bool = False  # whether it hands out memory as it finds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,8 @@ def whole_program(traced: Traced, shapes: Mapping[str, tuple[int, ...]]) -> Whol
         reads = [traced.names[index] for index in refs((made.call.args, made.call.kwargs))]
         places = tuple(range(len(leaving), len(leaving) + len(reads)))
         leaving += reads
-        calls.append(
-            OpaqueUse(node.name, node.target, _signature(made), places, node.outputs, _is_random(made))
-        )
+        kinds = _is_random(made), _is_unwritten(made)
+        calls.append(OpaqueUse(node.name, node.target, _signature(made), places, node.outputs, *kinds))
     outputs = tuple(range(len(leaving), len(leaving) + len(traced.program.outputs)))
     return Whole(whole_graph(traced, shapes, tuple(leaving)), tuple(calls), outputs)
 
@@ -133,8 +133,9 @@ def _signature(opaque: OpaqueCall) -> str:
     made = [None if index is None else str(opaque.metas.get(index)) for index in call.outputs]
     # What is written into is also read under its other names, so there it counts which are the same.
     written = [[read.index(index) for index in (*call.mutated, *read)]] if call.mutated else []
-    # A call that may read beyond its tensor is equal to no other call.
-    elsewhere = f" in the memory of {id(opaque)}" if _reads_elsewhere(opaque) else ""
+    # A call that may read beyond its tensor, or memory that nobody wrote, is equal to no other call.
+    alone = _reads_elsewhere(opaque) or _is_unwritten(opaque)
+    elsewhere = f" in the memory of {id(opaque)}" if alone else ""
     return f"{call.target} {arguments!r} -> {made} {written}{elsewhere}"
 
 
@@ -152,6 +153,7 @@ def _reads_elsewhere(opaque: OpaqueCall) -> bool:
 
 
 _RANDOM = ("bernoulli", "dropout", "rand", "multinomial", "normal", "uniform", "exponential_", "poisson")
+_UNWRITTEN = ("empty", "new_empty")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
@@ -166,8 +168,21 @@ def _is_random(opaque: OpaqueCall) -> bool:
         first = next(at for at, one in enumerate(call.args) if isinstance(one, bool))
         _, _, dropout, trains = call.args[first : first + 4]  # whether there are biases, how many layers
         return bool(dropout and trains)
-    name = call.target.split(".")[1 if "." in call.target else 0]
-    return any(name.startswith(word) for word in _RANDOM)
+    return _plain_name(opaque).startswith(_RANDOM)
+
+
+def _is_unwritten(opaque: OpaqueCall) -> bool:
+    """Return whether a call makes a tensor of memory that nobody has written, so that each is another one."""
+    if _plain_name(opaque).startswith("resize"):
+        before = max(prod(opaque.metas[index].shape) for index, _ in opaque.inputs)
+        return any(prod(opaque.metas[index].shape) > before for index, _ in opaque.outputs)
+    return _plain_name(opaque).startswith(_UNWRITTEN)
+
+
+def _plain_name(opaque: OpaqueCall) -> str:
+    """Return the name of the operator that is called, without its library and overload."""
+    target = opaque.call.target
+    return target.split(".")[1 if "." in target else 0]
 
 
 class _Builder:
