@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from superopt.dtypes import tensor_text
+from superopt.errors import kind_and_line
 from superopt.verify.floats.compare import check_shapes
 from superopt.verify.floats.coverage import Watch
 from superopt.verify.floats.errors import ROUNDING, Differing, as_long, as_reals, differ, scale_of
 from superopt.verify.floats.float64 import in_float64, largest_number
 from superopt.verify.floats.focus import Focus
 from superopt.verify.floats.report import Counterexample
-from superopt.verify.floats.samples import DIRECTED, DISTRIBUTIONS, beside, sample, tensors_of
+from superopt.verify.floats.samples import DIRECTED, DISTRIBUTIONS, PLAIN, beside, sample, tensors_of
 
-__all__ = ["CANCELLED", "find_counterexample"]
+__all__ = ["CANCELLED", "find_counterexample", "refused_by_second"]
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -93,6 +94,30 @@ def find_counterexample(
                 float(a[place]),
                 float(b[place]),
             )
+    return None
+
+
+def refused_by_second(
+    f: Function, g: Function, inputs: Sequence[Any], *, seed: int, draws: int
+) -> str | None:
+    """Return the error that only g raises, on inputs of their own dtypes, and on which; None if not found."""
+    for draw, name in product(range(draws), PLAIN):
+        drawn = sample(name, inputs, seed=seed + draw)
+        error = _error_of(g, drawn)
+        if error is not None and _error_of(f, drawn) is None:
+            return f"{kind_and_line(error)}, inputs {name}"
+    return None
+
+
+def _error_of(function: Function, inputs: Sequence[Any]) -> Exception | None:
+    """Return the error that a function raises, or None; an operator of PyTorch may raise any."""
+    try:
+        with torch.no_grad():
+            function(*inputs)
+    except MemoryError:
+        raise
+    except Exception as error:
+        return error
     return None
 
 

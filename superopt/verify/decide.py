@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_any, tree_map
 
 from superopt.errors import InputError, SuperoptError, first_line, kind_and_line
-from superopt.verify.counterexample import CANCELLED, find_counterexample
+from superopt.verify.counterexample import CANCELLED, find_counterexample, refused_by_second
 from superopt.verify.evaluation.tiny import is_narrow
 from superopt.verify.field.constants import exact_constant
 from superopt.verify.floats.compare import DISTRIBUTIONS, compare_floats, in_float64, tensors_of
@@ -26,7 +26,7 @@ from superopt.verify.programs.proof import Proof
 from superopt.verify.programs.sides import Side
 from superopt.verify.verdict import Outcome, Verdict
 
-__all__ = ["CONTRADICTION", "DISAGREEMENT", "UNDEFINED", "decide"]
+__all__ = ["CONTRADICTION", "DISAGREEMENT", "REFUSED", "UNDEFINED", "decide"]
 
 _TOO_MANY_OPERATIONS = 60_000_000_000  # a program of more operations is not run in floats
 _SECONDS = 4.0  # seconds of each comparison, after which no other distribution is begun
@@ -48,6 +48,9 @@ DISAGREEMENT = "the algebra finds the programs different, but in float64 they ag
 
 UNDEFINED = "in float64 the second program makes NaN or infinity where the first has a number"
 """The note of a verdict on programs of which the second is undefined where the first is not."""
+
+REFUSED = "the second program refuses numbers that the first takes"
+"""The note of a verdict on programs of which the second raises an error where the first returns."""
 
 _MODERATE = ("normal", "uniform positive", "near-zero rows", "sparse")
 """Distributions on which exponentials keep their digits: a difference there is one of the functions."""
@@ -71,10 +74,20 @@ def decide(left: Side, right: Side, proof: Proof, seed: int, progress: Callable[
         raise
     except (IndexError, ValueError, ArithmeticError) as error:
         note = f"floats not compared: a program refuses numbers that were drawn ({first_line(error)})"
-        return _noted(verdict, note)
     except Exception as error:  # programs, and operators of PyTorch, may insist on the dtypes they were given
         note = f"floats not compared: a program cannot be run in float64 ({kind_and_line(error)})"
+    return _after_error(verdict, comparison, note)
+
+
+def _after_error(verdict: Verdict, comparison: "_Comparison", note: str) -> Verdict:
+    """Return what is left of a verdict when a program raised an error in float64.
+
+    An error that both raise, or neither in its own dtypes, says nothing about an equality.
+    """
+    refused = comparison.refused() if verdict.equal else None
+    if refused is None:
         return _noted(verdict, note)
+    return replace(_noted(verdict, f"{REFUSED} ({refused})"), outcome="unknown")
 
 
 def _after_doubt(verdict: Verdict, comparison: "_Comparison") -> Verdict:
@@ -170,6 +183,11 @@ class _Comparison:
         inputs are moderate, and zeros come only where inputs are aimed at comparisons.
         """
         return self._several(PLAIN, tolerance=None, differing="undefined", draws=_DRAWS)
+
+    def refused(self) -> str | None:
+        """Return the error that the second program alone raises in its own dtypes, if found."""
+        functions = self.left.function, self.right.function
+        return refused_by_second(*functions, self.left.inputs, seed=self.seed, draws=_DRAWS)
 
     def doubtful(self) -> Counterexample | None:
         """Return inputs of any kind on which the programs differ in float64 in any way, if found."""

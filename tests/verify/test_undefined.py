@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from superopt.verify.decide import UNDEFINED
+from superopt.verify.decide import REFUSED, UNDEFINED
 from superopt.verify.equivalent import equivalent
 
 INF, NAN = math.inf, math.nan
@@ -247,3 +247,24 @@ def test_where_a_root_is_left_out_programs_are_compared(name: str, floats: bool)
     first, second = HIDDEN[name]
     assert not equivalent(first, second, torch.randn(8), floats=floats).equal
     assert equivalent(first, first, torch.randn(8), floats=floats).equal
+
+
+def _root(x: Tensor) -> Tensor:
+    return 0 * torch.linalg.cholesky(x) + x
+
+
+S = torch.eye(4)
+REFUSALS: dict[str, tuple[Any, Any, bool]] = {
+    "by the second alone": (lambda x: x, _root, False),
+    "by the first alone": (_root, lambda x: x, True),
+    "by both": (_root, lambda x: x + 0 * torch.linalg.cholesky(x), True),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_program_that_refuses_what_the_first_takes_is_not_equal(name: str) -> None:
+    """Before: equal, with a note on float64."""
+    first, second, equal = REFUSALS[name]
+    verdict = equivalent(first, second, S, seed=0)
+    assert verdict.equal == equal
+    assert any(note.startswith(REFUSED) for note in verdict.notes) != equal
