@@ -1,9 +1,10 @@
 """Inductor: the compiler that hosts superopt's regions, with patches of its settings."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
-from functools import partial
+from functools import cache, partial
 from typing import Any, Self, TypeVar
 
 import torch
@@ -42,6 +43,10 @@ _ALONE = {PASS: None, JOINT_PASS: None, PARTITIONER: None, "fx_graph_cache": Fal
 
 # Settings that change no code, beside those that Inductor leaves out of the keys of its own cache.
 _NO_CODE = ("force_disable_caches", PARTITIONER, "_")
+_NO_CODE_BY_DEFAULT = (
+    *("autoheuristic_log_path", "debug_dir_root", "profile", "torchinductor_worker_logpath", "worker_"),
+    "quiesce_async_compile",
+)
 
 
 def settings_made() -> dict[str, Any]:
@@ -56,8 +61,26 @@ def settings_made() -> dict[str, Any]:
 
 
 def settings_text(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return settings of Inductor as a part of the keys of races, without the pass that is ours."""
-    return {name: _as_text(value) for name, value in sorted(settings.items()) if name != PASS}
+    """Return settings of Inductor as a part of the keys of races, without the pass that is ours.
+
+    A digest stands for all settings as they are by themselves: environment variables change them.
+    """
+    made = {name: _as_text(value) for name, value in sorted(settings.items()) if name != PASS}
+    return {"by default": _defaults(), **made}
+
+
+@cache
+def _defaults() -> str:
+    """Return a digest of the settings that change code and that nobody made in Python."""
+    from torch._inductor import config
+
+    known: Any = config
+    with suppress(AttributeError):  # nothing of it is PyTorch's promise
+        ignored = (*known._cache_config_ignore_prefix, *_NO_CODE, *_NO_CODE_BY_DEFAULT)
+        told = {name: one.default for name, one in known._config.items() if not name.startswith(ignored)}
+        plain = [f"{name} {value!r}" for name, value in sorted(told.items()) if type(value) is not object]
+        return hashlib.sha256("\n".join(plain).encode()).hexdigest()[:12]
+    return "unknown"
 
 
 def _as_text(value: Any) -> str:

@@ -32,6 +32,7 @@ from superopt.cost import Device, host_device
 from superopt.cost.cpu import kernel_time
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import Block, MuGraph
+from superopt.targets.products import rounded_products
 from superopt.targets.target import Configs, Kernel, Target
 from superopt.tune.measure import Times, times_together
 
@@ -64,9 +65,10 @@ class CpuTarget(Target):
             compiler = find_compiler().version
         except NoCompilerError:
             compiler = "none"
+        rounded = "".join(f", {name} in {told}" for name, told in rounded_products().items())
         return {
             "device": f"{self.device_name}, {torch.backends.cpu.get_cpu_capability()}",
-            "compiler": compiler,
+            "compiler": compiler + rounded,  # PyTorch's operators race too
         }
 
     def builders(self, size: int) -> int:

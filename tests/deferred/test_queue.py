@@ -23,6 +23,7 @@ from superopt.errors import InputError
 from superopt.funnel.warm_up import WarmUp
 from superopt.targets import pick_target
 from superopt.targets.cpu import CpuTarget
+from superopt.targets.products import rounded_products, rounding_products
 from superopt.targets.tf32 import is_tf32, tf32_products
 
 from .conftest import MLP, Regions, ledger, mlp
@@ -52,6 +53,33 @@ def test_what_waits_is_decided_with_products_as_they_were(
     work.work_off(item, 1.0)
     assert (item.tf32, seen) == (allowed, [allowed, allowed])
     assert not is_tf32()
+
+
+def test_what_waits_is_decided_with_products_of_a_cpu_as_they_were(
+    regions: Regions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: with those of the program that works it off."""
+    seen: list[dict[str, str]] = []
+    outcome = work.Outcome("", "", False, True, "")
+    monkeypatch.setattr(work, "_worked_off", lambda *given: seen.append(rounded_products()) or outcome)
+    wanted = {"matmul": "bf16"}
+    with rounding_products(wanted):
+        [one] = regions(mlp, *MLP)
+        defer(one, 5.0, ledger())
+    [item] = pending_items()
+    work.work_off(item, 1.0)
+    assert seen == [wanted]
+    assert rounded_products() == {}
+
+
+def test_what_waits_of_other_settings_by_environment_variables_stays(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: it was given up as another region."""
+    defer(region, 5.0, ledger())
+    assert len(pending_items()) == 1
+    monkeypatch.setattr("superopt.rivals.inductor._defaults", lambda: "others")
+    assert pending_items() == []
 
 
 def test_the_largest_gain_comes_first_and_the_least_gives_way(

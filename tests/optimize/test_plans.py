@@ -23,6 +23,7 @@ from superopt.rivals.stand_in import stand_in
 from superopt.targets import KernelReport, pick_target
 from superopt.targets.cpu import CpuTarget
 from superopt.targets.cuda import CudaTarget
+from superopt.targets.products import rounded_products, rounding_products
 from superopt.targets.tf32 import is_tf32, tf32_products
 from superopt.trace import trace
 from superopt.tune.measure import Times
@@ -222,6 +223,31 @@ def test_a_key_says_whether_tf32_is_tried(told) -> None:
         told("none", products)
         keys.append(CudaTarget(90).key_parts())
     assert keys[0] == keys[2] != keys[1]
+
+
+def test_a_key_says_how_a_cpu_multiplies(told) -> None:
+    """Before: a race against products in bf16 was recalled where they are exact."""
+    matmul, keys = torch.backends.mkldnn.matmul, []
+    before = matmul.fp32_precision
+    for products in ("ieee", "bf16", "none", "tf32"):
+        matmul.fp32_precision = products
+        keys.append(pick_target("cpu").key_parts())
+    matmul.fp32_precision = before
+    told("tf32", "ieee")
+    assert keys[0] == keys[2]
+    assert pick_target("cpu").key_parts() not in keys  # convolutions are in tf32 too
+    assert len({str(one) for one in keys}) == 3
+
+
+def test_products_of_a_cpu_are_as_they_were_told_for_a_while() -> None:
+    before = torch.get_float32_matmul_precision()
+    for precision, found in (("medium", {"matmul": "bf16"}), ("high", {"matmul": "tf32"}), ("highest", {})):
+        torch.set_float32_matmul_precision(precision)
+        for wanted in ({}, {"conv": "tf32"}, {"matmul": "bf16"}):
+            with rounding_products(wanted):
+                assert rounded_products() == wanted
+            assert rounded_products() == found
+    torch.set_float32_matmul_precision(before)
 
 
 def test_tf32_is_as_it_was_told_for_a_while(told) -> None:

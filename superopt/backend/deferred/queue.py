@@ -9,8 +9,8 @@ import contextlib
 import logging
 import re
 import sys
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import Any
 
@@ -27,8 +27,9 @@ from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.candidates.typed import typed_fields
 from superopt.errors import InputError
 from superopt.options import PRESETS
-from superopt.rivals.inductor import PASS
+from superopt.rivals.inductor import PASS, settings_text
 from superopt.targets import pick_target
+from superopt.targets.products import ROUNDINGS, rounded_products, rounding_products
 from superopt.targets.tf32 import is_tf32, tf32_products
 from superopt.weights.division import Weights
 
@@ -42,6 +43,7 @@ __all__ = [
     "defer_graph",
     "pending_items",
     "pending_key",
+    "products_as_in",
     "put_back",
     "remove",
 ]
@@ -54,7 +56,7 @@ LARGE_S = 120.0
 MOST_ITEMS = 256
 """The most regions that wait; the regions with the least to gain give way."""
 
-_VERSION = 4
+_VERSION = 5
 _MOST_BYTES = 4 << 20  # the most that one record may take
 _BOTH_WAYS = 2.0  # times as long as Inductor takes for a graph its race takes at least
 _LARGEST = sys.float_info.max  # JSON has larger whole numbers
@@ -104,6 +106,7 @@ class Pending:
     after: tuple[str, ...] = ()  # the digests of the keys here of regions that should be decided before
     least_s: float = 0.0  # about how long it takes at least
     tf32: bool = False  # whether torch's own products of fp32 were in tf32
+    rounded: Mapping[str, str] = field(default_factory=dict)  # which ones were rounded on a CPU, and to what
 
     @property
     def device(self) -> str:
@@ -203,6 +206,7 @@ def _item(
         data,
         options.weights,
         tf32=is_tf32(),
+        rounded=rounded_products(),
     )
 
 
@@ -269,19 +273,30 @@ def _sorted(cache: Cache) -> list[Pending]:
     return sorted(found, key=lambda one: (-one.gain_us, one.key.digest))
 
 
+@contextlib.contextmanager
+def products_as_in(item: Pending) -> Iterator[None]:
+    """Let PyTorch round products of fp32 for a while as it did where an item was queued."""
+    with tf32_products(item.tf32), rounding_products(item.rounded):
+        yield
+
+
 def _is_of_here(item: Pending) -> bool:
     """Whether a region can be decided in this process, with its settings, versions and processor."""
 
     parts, threads = item.key.parts, torch.get_num_threads()
     try:
         torch.set_num_threads(item.threads)
-        with tf32_products(item.tf32):
+        with products_as_in(item):
             here = {**versions(), **pick_target(item.device).key_parts()}
     except InputError:  # there is no such device
         return False
     finally:
         torch.set_num_threads(threads)
-    return all(parts.get(name) == value for name, value in here.items())
+    told = parts.get("options")
+    by_inductor = told.get("inductor") if isinstance(told, dict) else None
+    defaults = settings_text({}).items()  # what environment variables say here
+    same = isinstance(by_inductor, dict) and defaults <= by_inductor.items()
+    return same and all(parts.get(name) == value for name, value in here.items())
 
 
 def _item_of(key: Key, record: Record | None) -> Pending | None:
@@ -300,5 +315,6 @@ def _item_of(key: Key, record: Record | None) -> Pending | None:
         and item.preset in PRESETS
         and all(isinstance(one, str) for one in item.after)
         and _are_portable(item.inductor)
+        and all(one in ROUNDINGS for one in item.rounded.values())
     )
     return replace(item, after=tuple(item.after)) if sound else None

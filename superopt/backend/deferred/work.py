@@ -22,6 +22,7 @@ from superopt.backend.deferred.queue import (
     decided_key,
     pending_items,
     pending_key,
+    products_as_in,
     put_back,
     remove,
 )
@@ -33,7 +34,6 @@ from superopt.errors import CheckpointError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
 from superopt.rivals.inductor import alone
 from superopt.targets import Target, pick_target
-from superopt.targets.tf32 import tf32_products
 from superopt.tune.allocator import keep_freed_memory
 from superopt.tune.background import Background
 
@@ -133,7 +133,7 @@ def work_off(item: Pending, seconds: float) -> Outcome:
     put_back(replace(item, begun=item.begun + 1))
     _UNDER_WAY[:] = [item]
     try:
-        with tf32_products(item.tf32):
+        with products_as_in(item):
             outcome = (_graph_raced if item.whole else _worked_off)(item, seconds)
     except Exception as error:
         if isinstance(error, MemoryError) or _GIVEN_UP.is_set():  # these say nothing of the item

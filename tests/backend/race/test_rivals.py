@@ -1,7 +1,11 @@
 """What there is to beat: the library calls of a region, as Inductor makes them too, and nothing else."""
 
 import operator
+import os
+import subprocess
+import sys
 import time
+from ast import literal_eval
 from collections.abc import Callable
 from typing import Any
 
@@ -192,6 +196,26 @@ def test_settings_that_change_code_are_told() -> None:
         assert settings_made() == {**before, "max_fusion_size": 7, "cpp.simdlen": 8}
         assert settings_text(settings_made()) != settings_text(before)
     assert settings_made() == before  # set back to what they are by themselves
+
+
+def _in_another_process(**variables: str) -> dict[str, str]:
+    program = "from superopt.rivals.inductor import settings_text as told; print(repr(told({})))"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, check=True)
+    return literal_eval(done.stdout.decode())
+
+
+def test_settings_by_environment_variables_are_told() -> None:
+    """Before: what was raced with one setting was taken with another."""
+    here = settings_text({})
+    silent = {
+        "PYTHONHASHSEED": "7",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "TMPDIR": "/",
+        "TORCH_LOGS": "graph",
+    }
+    assert _in_another_process(**silent) == here
+    assert _in_another_process(TORCHINDUCTOR_CPP_MIN_CHUNK_SIZE="64") != here
 
 
 def test_a_pass_among_the_settings_is_told_by_its_own_name() -> None:
