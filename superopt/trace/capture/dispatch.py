@@ -20,9 +20,10 @@ from superopt.trace.capture.decomposed import DECOMPOSED, decomposition_of
 from superopt.trace.capture.devices import META
 from superopt.trace.capture.differentiable import WRITTEN_OUT
 from superopt.trace.capture.parameters import parameters_of
+from superopt.trace.capture.places import lacks_data
 from superopt.trace.capture.recorder import Recorder, StaleError, location
 from superopt.trace.capture.shapes import RULES, attention, rms_norm
-from superopt.trace.capture.stores import Stores, contents_of
+from superopt.trace.capture.stores import Stores, contents_of, within_context
 from superopt.trace.capture.tape import Meta, Ref, Tape, leaves, map_leaves, repeats_of
 
 __all__ = ["capture"]
@@ -136,12 +137,14 @@ def _captured(
 
 def _recorded(recorder: Recorder, run: Callable[..., Any], arguments: list[Any], stores: Stores) -> Tape:
     """Return the tape of one run; what it stored on the way is put back, and refused."""
+    variables: dict[str, Any] = {}
     try:
         with _Functions(recorder), _Operators(recorder, for_proof=recorder.for_proof):
-            result = run(*arguments)
+            result, variables = within_context(run, arguments)
         tape = recorder.finish(result)
     finally:
         stored = stores.put_back()
+    stored = stored or next((name for name, value in variables.items() if lacks_data(value)), "")
     if stored:
         raise TraceError(
             f"{recorder.name} stores a tensor in {stored!r}, which kernels would not do;"

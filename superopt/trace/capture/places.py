@@ -9,7 +9,18 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["InCache", "InCell", "InClass", "InDict", "InGroup", "InMemo", "InSlots", "Place", "slots_of"]
+__all__ = [
+    "InCache",
+    "InCell",
+    "InClass",
+    "InDict",
+    "InGroup",
+    "InMemo",
+    "InSlots",
+    "Place",
+    "lacks_data",
+    "slots_of",
+]
 
 _MOST = 1_000  # objects of one value among which a tensor without data is looked for
 _NO_HOLDERS = (int, float, complex, str, bytes, type(None), type, ModuleType, FunctionType)
@@ -55,7 +66,7 @@ class Place:
         """Return where tensors without data have come, once what was there is put back."""
         before = self.before
         new = [one for one in [*self._now().items()] if one[0] not in before or before[one[0]] is not one[1]]
-        names = [name for name, value in new if _lacks_data(value)]
+        names = [name for name, value in new if lacks_data(value)]
         if names:
             self._put_back(names)
         return self._titles(names)
@@ -197,7 +208,7 @@ def _filled(holder: Any) -> Iterator[tuple[str, Any]]:
             continue
 
 
-def _lacks_data(value: Any) -> bool:
+def lacks_data(value: Any) -> bool:
     """Whether a value is a tensor without data, or holds one."""
     left, seen = [value], dict[int, Any]()
     while left and len(seen) < _MOST:

@@ -19,6 +19,7 @@ from superopt.trace.capture.tape import (
     Ref,
     Source,
     Tape,
+    comes_back,
     leaves,
     map_leaves,
     parts_of,
@@ -104,20 +105,27 @@ class Recorder:
         """Return an input with its tensors replaced by meta tensors that are inputs of the tape."""
         if isinstance(value, Tensor):
             return self._enter_tensor(name, value)
-        if isinstance(value, dict):
-            return {key: self.enter(f"{name}_{key}", item) for key, item in value.items()}
-        if isinstance(value, tuple) and not isinstance(value, torch.Size):
-            found = parts_of(value)
-            assert found is not None
-            return found[1]([self.enter(f"{name}_{i}", item) for i, item in enumerate(found[0])])
-        if isinstance(value, list):
-            return [self.enter(f"{name}_{i}", item) for i, item in enumerate(value)]
+        if isinstance(value, dict | list | tuple) and not isinstance(value, torch.Size):
+            return self._enter_parts(name, value)
         if not isinstance(value, _PLAIN):
             raise InputError(
                 f"{self.name}: argument {name!r} is a {type(value).__name__};"
                 " pass tensors, numbers, or tuples, lists and dicts of them"
             )
         return value
+
+    def _enter_parts(self, name: str, value: Any) -> Any:
+        """Return a structure that the function is given, of the same kind, with meta tensors."""
+        found = parts_of(value)
+        if found is None or not comes_back(value):
+            kind = type(value)
+            raise InputError(
+                f"{self.name}: argument {name!r} is a {kind.__name__}, another kind of"
+                f" {kind.__mro__[1].__name__}; pass a plain one, or register it with torch.utils._pytree"
+            )
+        items, rebuilt = found
+        keys = list(value) if isinstance(value, dict) else range(len(items))
+        return rebuilt([self.enter(f"{name}_{key}", item) for key, item in zip(keys, items, strict=True)])
 
     def _enter_tensor(self, name: str, tensor: Tensor) -> Tensor:
         if dtype_name(tensor.dtype) is None or tensor.layout != torch.strided:
@@ -258,6 +266,11 @@ class Recorder:
         """Return the finished tape of a function that returned this."""
         for leaf in leaves(result):
             self._check_result(leaf)
+            if isinstance(leaf, Tensor) and leaf.requires_grad and not self.for_proof:
+                raise TraceError(
+                    f"{self.name} returns a tensor that requires gradients of its own, which kernels do not"
+                    " compute; return it detached, or turn gradients on outside"
+                )
         result = map_leaves(lambda leaf: self.see(leaf) if isinstance(leaf, Tensor) else leaf, result)
         returned = map_leaves(self._ref, result)
         return Tape(

@@ -2,7 +2,8 @@
 
 import functools
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -22,7 +23,7 @@ from superopt.trace.capture.places import (
     slots_of,
 )
 
-__all__ = ["Stores", "contents_of"]
+__all__ = ["Stores", "contents_of", "within_context"]
 
 _MOST = 20_000  # objects that are followed
 _LONG = 1_000  # items of a list or a dict: longer ones are not looked into
@@ -124,6 +125,17 @@ class Stores:
         """Put back what was there wherever a tensor without data is now; return the first such place."""
         found = [title for place in self._places for title in place.stored()]
         return found[0] if found else ""
+
+
+def within_context(run: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+    """Return what a function returns, and what each ContextVar holds that it leaves with something else.
+
+    What it sets in such variables ends with its run.
+    """
+    context = copy_context()
+    before = dict(context)
+    result = context.run(run, *arguments)
+    return result, {one.name: value for one, value in context.items() if before.get(one) is not value}
 
 
 def _made_of(value: Any) -> tuple[Any, ...]:

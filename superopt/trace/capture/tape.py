@@ -19,6 +19,7 @@ __all__ = [
     "Ref",
     "Source",
     "Tape",
+    "comes_back",
     "is_view",
     "leaves",
     "map_leaves",
@@ -142,6 +143,16 @@ def leaves(tree: Any) -> Iterator[Any]:
         yield from leaves(item)
 
 
+def comes_back(tree: Any) -> bool:
+    """Whether `parts_of` makes a tuple, a list or a dict of other items one of the same kind, as it was."""
+    kind = type(tree)
+    return kind in (tuple, list, dict) or kind in SUPPORTED_NODES or _is_namedtuple(tree)
+
+
+def _is_namedtuple(tree: Any) -> bool:
+    return isinstance(tree, tuple) and hasattr(tree, "_fields")
+
+
 def parts_of(tree: Any) -> tuple[Sequence[Any], Callable[[list[Any]], Any]] | None:
     """Return what a structure holds, and what makes one like it from other items; None for a leaf.
 
@@ -154,7 +165,7 @@ def parts_of(tree: Any) -> tuple[Sequence[Any], Callable[[list[Any]], Any]] | No
         return list(tree.values()), lambda items: dict(zip(tree, items, strict=True))
     if kind in _LEAVES or isinstance(tree, type):
         return None
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):  # a namedtuple
+    if _is_namedtuple(tree):
         return tree, lambda items: kind(*items)
     if kind in SUPPORTED_NODES:
         items, context = SUPPORTED_NODES[kind].flatten_fn(tree)

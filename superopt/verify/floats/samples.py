@@ -163,13 +163,8 @@ def sample(
 
     def draw(value: Any) -> Any:
         nonlocal count
-        if isinstance(value, (list, tuple)):
-            items = [draw(item) for item in value]
-            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-        if isinstance(value, dict):
-            return {key: draw(item) for key, item in value.items()}
         if not isinstance(value, Tensor):
-            return value
+            return value if (found := parts_of(value)) is None else found[1]([draw(one) for one in found[0]])
         position, count = count, count + 1
         made = partial(numbers, position)
         return _once(made, value) if number % 2 == 0 else made(value)
