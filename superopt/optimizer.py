@@ -45,6 +45,7 @@ from superopt.trace import trace
 from superopt.trace.traced import Traced
 from superopt.tune import confirm
 from superopt.tune.measure import Times, bytes_of, times_together
+from superopt.tune.random_numbers import same_random_numbers
 from superopt.verify.floats.compare import tensors_of
 from superopt.weights.kept import keep_only
 from superopt.workloads import WORKLOADS
@@ -71,6 +72,7 @@ _SHORT_US, _CALLED_S, _CALLED_COPIES = 100.0, 0.4, 3
 _TUNED = {"quick": 8, "full": 32}  # candidates of a region in a file, the best predicted or measured before
 
 
+@same_random_numbers()
 def optimize(
     function: Callable[..., Any],
     *inputs: Any,
@@ -341,6 +343,7 @@ def _program(
     )
 
 
+@same_random_numbers()
 def tune(
     path: str | Path,
     function: Callable[..., Any] | None = None,

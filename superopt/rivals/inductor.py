@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from contextvars import copy_context
 from functools import cache, partial
 from typing import Any, Self, TypeVar
@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from superopt.trace.capture.encoders import ENCODERS
 from superopt.tune.background import Background
 from superopt.tune.openmp import release_threads
+from superopt.tune.random_numbers import same_random_numbers
 
 __all__ = [
     "JOINT_PASS",
@@ -217,15 +218,8 @@ def alone(work: Callable[[], T]) -> T:
     context = copy_context()  # which holds the settings
 
     def without_gradients() -> T:
-        with torch.no_grad(), _same_random_numbers():
+        with torch.no_grad(), same_random_numbers():
             return work()
 
     release_threads()
     return Background(lambda: context.run(without_gradients)).result()
-
-
-def _same_random_numbers() -> AbstractContextManager[None]:
-    """Leave all generators as they are: what a race runs may draw, and the program shall not notice."""
-    started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    devices = range(torch.cuda.device_count()) if started else ()
-    return torch.random.fork_rng(devices=list(devices))

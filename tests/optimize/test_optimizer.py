@@ -266,3 +266,26 @@ def test_a_program_that_is_traced_already_is_not_traced_again(quick, monkeypatch
 def test_a_program_of_views_only(quick) -> None:
     x = torch.randn(3, 4)
     assert torch.equal(superopt.optimize(lambda x: x.t(), x, options=quick)(x), x.t())
+
+
+DRAWING = {
+    "nothing": lambda x: (x * 2).softmax(-1),
+    "random numbers": lambda x: (x * torch.rand_like(x)).softmax(-1),
+}
+
+
+@pytest.mark.parametrize("function", DRAWING.values(), ids=DRAWING)
+def test_random_numbers_are_drawn_by_calls_alone(quick, function, tmp_path: Path) -> None:
+    """Before: the races drew from the generator of the program."""
+    torch.manual_seed(7)
+    torch.rand(3)
+    x, state = torch.ones(16, 32), torch.get_rng_state()
+    best = superopt.optimize(function, x, options=quick)
+    best.save(tmp_path / "best.json")
+    superopt.optimizer.tune(tmp_path / "best.json", function, seconds=0.2, torch_compile=False)
+    assert torch.initial_seed() == 7
+    assert torch.equal(torch.get_rng_state(), state)
+    made, after = best(x), torch.get_rng_state()
+    torch.set_rng_state(state)
+    torch.testing.assert_close(made, function(x))
+    assert torch.equal(torch.get_rng_state(), after)
