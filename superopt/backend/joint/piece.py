@@ -13,6 +13,9 @@ from superopt.rivals.kinds import Kind
 __all__ = ["gate_of", "is_tangent", "large_bytes", "large_groups", "piece_around"]
 
 
+_MOVES = frozenset({"cat", "constant_pad_nd", "flip", "roll", "slice"})
+"""Operators that move integers and masks along an axis: turns along it cannot, and need not, do that."""
+
 _PARTS = VIEWS | {"add", "clone", "index_put"}  # operators that add parts, or only move them
 
 
@@ -101,8 +104,8 @@ def piece_around(
     """Return the piece around some nodes, with what is made for it alone.
 
     Where there are gates, what is made of them for the piece, or of the piece alone, belongs to it, too.
-    Gates stay outside, as does what is made for them alone, and so do integers and masks that some operators
-    make. Raise InputError where the piece cannot stand alone.
+    Gates stay outside, as does what is made for them alone. So do integers and masks that are moved, as by a
+    loss that shifts labels, or that some operators make. Raise InputError where the piece cannot stand alone.
     """
     order = {node: at for at, node in enumerate(graph.nodes)}
     members = set(seeds)
@@ -140,8 +143,8 @@ def _reach(start: Iterable[fx.Node], step: Callable[[fx.Node], Iterable[fx.Node]
 
 
 def _is_cheap(node: fx.Node) -> bool:
-    """Whether a node is made of integers, masks and constants alone."""
-    if node.op == "placeholder":
+    """Whether a node is made of integers, masks and constants alone, each where it stands."""
+    if node.op == "placeholder" or operator_name(node) in _MOVES:
         return False
     value = value_of(node)
     floats = [
