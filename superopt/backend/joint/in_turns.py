@@ -13,6 +13,7 @@ from superopt.backend.joint.scaled import leave_zeros
 from superopt.backend.joint.turns.choice import Turns
 from superopt.backend.joint.turns.factored import factored
 from superopt.backend.joint.turns.integers import holds_integers
+from superopt.backend.joint.turns.joined import joined
 from superopt.backend.joint.turns.tiles import Tiles
 from superopt.backend.joint.turns.tiling import tiled, with_undefined
 from superopt.backend.region_plan import REGION, RegionPlan, kept_plan
@@ -133,13 +134,14 @@ def _dtype(subgraph: Subgraph) -> torch.dtype | None:
     return dtype if known else None
 
 
-def _ways(goal: Graph, limit_bytes: int, dtype: torch.dtype, *, most: int) -> tuple[Tiles, ...]:
-    """Return tiles of a goal along its longest axes that serve, of one position each."""
+def _ways(program: Graph, limit_bytes: int, dtype: torch.dtype, *, most: int) -> tuple[Tiles, ...]:
+    """Return tiles of a program along its longest axes that serve, of one position each."""
     name, found = "bf16" if dtype == torch.bfloat16 else "f32", list[Tiles]()
+    goal = joined(program).goal
     checked = with_undefined(goal)
     for axis in sorted(goal.axes, key=lambda one: -one.size):
         if len(found) < most and tiled(checked, axis.name, limit_bytes) is not None:
-            found.append(Tiles(goal, axis.name, 1, limit_bytes, dtype=name))
+            found.append(Tiles(program, axis.name, 1, limit_bytes, dtype=name))
     return tuple(found)
 
 

@@ -48,7 +48,7 @@ __all__ = ["Partitioner"]
 
 log = logging.getLogger("superopt")
 
-_FORM = 7  # the version of a decision's record
+_FORM = 8  # the version of a decision's record
 _ALL = 0.9  # a part with this share of a step's operations was timed like the whole step
 _MOST_BYTES = 4 << 30  # inputs of more bytes are not drawn beside the model
 _MOST_RACED = 2  # choices that are raced where the user allows a number of bytes

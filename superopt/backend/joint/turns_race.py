@@ -31,7 +31,7 @@ from superopt.verify.floats.report import FloatReport
 __all__ = ["decide_turns"]
 
 _LEAST_S = 3.0  # no race begins with fewer seconds of the budget left
-_FORM = 3  # the version of a decision's record
+_FORM = 4  # the version of a decision's record
 _SCALES = 1, 4096  # random inputs are multiplied by these, to see what overflows
 _MANY_ROWS = 128  # turns of more rows are compared over one turn, and not over two
 _LONG_S, _ROUNDS = 0.5, 3  # seconds of a long call, and how often such a call is timed
@@ -161,7 +161,7 @@ def _raced(
 
 def _compared(found: InTurns) -> FloatReport:
     """Return how the errors of turns compare with PyTorch's, of one or two whole turns and the last one."""
-    tiles, goal = found.tiles, found.plan.goal
+    tiles, goal = found.tiles, found.tiles.goal
     whole = goal.sizes[tiles.axis]
     size = min(whole, tiles.rows * (1 if tiles.rows > _MANY_ROWS else 2) + whole % tiles.rows)
     small = resized(goal, {tiles.axis: size})

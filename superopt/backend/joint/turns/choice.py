@@ -87,13 +87,14 @@ def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -
     rate = 0.0  # the highest of a product so far
     for tiles in ways:
         whole = tiles.goal.sizes[tiles.axis]
+        entering = tiles.entering(given)
         for rows in sorted(_rows(tiles, memory), reverse=True):
             for last in (False, True):
                 made = replace(tiles, rows=rows, last=last)
-                seconds: Mapping[str, float] = made.kernel.product_seconds(given)
+                seconds: Mapping[str, float] = made.kernel.product_seconds(entering)
                 if tiles.dtype == "f32":
                     rate = max(rate, _rate(made, seconds))
-                    made, seconds = _with_own(made, seconds, given, rate)
+                    made, seconds = _with_own(made, seconds, entering, rate)
                 across = _ACROSS if last and made.kernel.reduces else 1.0
                 all_turns = across * sum(seconds.values()) * whole / rows
                 taken.append((all_turns, made.kernel.shared_bytes(rows), made))

@@ -4,7 +4,8 @@ keep   = label != -100                     [m]      a mask that a turn makes of 
 loss   = sum[m](keep * ...)                []
 grad   = softmax(logits) * sum(keep * ...) [m, n]   where it is 0, so is all that leaves
 
-Such positions need no turn: their part of each sum is 0, and so are their rows of what leaves.
+Such positions need no turn: their part of each sum is 0, and so are their rows of what leaves. In a batch of
+sentences m is one axis that stands for sentences and words (`joined.py`).
 """
 
 from collections.abc import Sequence

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from superopt.backend.joint.turns.integers import holds_integers
+from superopt.backend.joint.turns.joined import joined
 from superopt.backend.joint.turns.run import TiledKernel
 from superopt.backend.joint.turns.tiling import UNDEFINED, tiled, with_undefined
 from superopt.errors import InputError
@@ -19,9 +20,12 @@ __all__ = ["Tiles"]
 
 @dataclass(slots=True)
 class Tiles:
-    """Along which axis a goal is computed in turns, how much of it at a turn, and what is too large else."""
+    """Along which axis a program is computed in turns, how much of it at a turn, and what is too large else.
 
-    goal: Graph
+    Axes of the program that always occur together are one axis of the goal, of which the turns are.
+    """
+
+    program: Graph
     axis: str
     rows: int
     limit_bytes: int
@@ -31,11 +35,13 @@ class Tiles:
     _kernel: TiledKernel | None = field(default=None, init=False, repr=False)
 
     @classmethod
-    def read(cls, goal: Graph, data: Any) -> "Tiles":
+    def read(cls, program: Graph, data: Any) -> "Tiles":
         """Return the tiles of some data, or raise InputError."""
         found = data if isinstance(data, dict) else {}
         parts: list[Any] = [found.get(name) for name in ("axis", "rows", "limit_bytes", "last", "own")]
-        sound = [type(one) for one in parts] == [str, int, int, bool, list] and parts[0] in goal.sizes
+        sound = [type(one) for one in parts] == [str, int, int, bool, list] and parts[0] in joined(
+            program
+        ).goal.sizes
         dtype, own = found.get("dtype", "f32"), found.get("own")
         if (
             not sound
@@ -45,7 +51,7 @@ class Tiles:
         ):
             raise InputError("the tiles of a plan are damaged")
         axis, rows, limit_bytes, last, own = parts
-        return cls(goal, axis, rows, limit_bytes, last, tuple(own), dtype)
+        return cls(program, axis, rows, limit_bytes, last, tuple(own), dtype)
 
     def to_json(self) -> dict[str, Any]:
         """Return them as plain data."""
@@ -55,14 +61,23 @@ class Tiles:
     def __call__(self, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the results by name, each contiguous and in memory of its own."""
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            made = self.kernel(known)
+            made = self.kernel(self.entering(known))
         if UNDEFINED in made and float(made.pop(UNDEFINED)):
             raise IndexError("an index or a label is out of range")
-        return in_own_memory(made, known)
+        return in_own_memory(joined(self.program).leave(made), known)
 
-    def prove(self, goal: Graph) -> None:
-        """Raise InputError unless a goal can be computed so: what the turns do follows from its algebra."""
-        self._kernel = self._made(goal)
+    @property
+    def goal(self) -> Graph:
+        """The program with joined axes, as the turns compute it."""
+        return joined(self.program).goal
+
+    def entering(self, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what enters the program as it enters the goal."""
+        return joined(self.program).enter(known)
+
+    def prove(self, program: Graph) -> None:
+        """Raise InputError unless a program can be computed so: what turns do follows from its algebra."""
+        self._kernel = self._made(joined(program).goal)
 
     @property
     def kernel(self) -> TiledKernel:
