@@ -26,6 +26,7 @@ from superopt.codegen.triton.plan import (
     taps_of,
 )
 from superopt.ir import Split, value_axes
+from superopt.ir.graph import kept_by_identity
 
 __all__ = ["configs", "default_config", "exact_axes", "misfit"]
 
@@ -331,6 +332,7 @@ def _pair(program: KernelProgram, tiles: dict[str, int]) -> None:
                 tiles[old] = tiles[str(new)] = max(tiles[old], tiles[str(new)])
 
 
+@kept_by_identity
 def _shape(program: KernelProgram) -> _Shape:
     rows: dict[str, None] = {}
     columns: dict[str, None] = {}

@@ -8,6 +8,7 @@ from superopt.codegen.triton.config import TritonConfig
 from superopt.codegen.triton.plan import FEW_ROWS, contractions, scaled_products, sources
 from superopt.dtypes import DTYPES, FP8, HALVES
 from superopt.ir import selects, value_axes
+from superopt.ir.graph import kept_by_identity
 
 __all__ = ["LANE_REGISTERS", "MOST_REGISTERS", "SHARED_BYTES", "Footprint", "footprint", "is_half"]
 
@@ -96,6 +97,7 @@ def _addresses(program: KernelProgram, config: TritonConfig) -> int:
     return ADDRESS_BYTES * sum(prod(blocks.get(axis, 1) for axis in axes[value]) for value in read)
 
 
+@kept_by_identity
 def _products(program: KernelProgram) -> frozenset[int]:
     """Return the values of contractions that are matrix products."""
     axes = value_axes(program.graph)

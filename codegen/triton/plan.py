@@ -7,7 +7,7 @@ lanes that would spoil it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
@@ -17,6 +17,7 @@ from superopt.codegen.errors import UnsupportedError
 from superopt.codegen.statements import Compute, KernelProgram, Load, LoopStatement, Tensor
 from superopt.codegen.triton.config import Role, TritonConfig
 from superopt.ir import Graph, Split, Step, mask_values, selects, value_axes
+from superopt.ir.graph import kept_by_identity
 from superopt.ops import OPS
 from superopt.precision import is_wide, operand_dtypes, product_dtype
 
@@ -89,6 +90,7 @@ def reads_elsewhere(step: Step) -> bool:
     return bool(step.mapping or step.places)
 
 
+@kept_by_identity
 def taps_of(program: KernelProgram) -> frozenset[str]:
     """Return the axes of places of windows that are reduced over: those within a window."""
     steps = program.steps()
@@ -96,6 +98,7 @@ def taps_of(program: KernelProgram) -> frozenset[str]:
     return frozenset(axis for step in steps if not step.places for axis in step.axes if axis in made)
 
 
+@kept_by_identity
 def kept_axes(program: KernelProgram) -> tuple[str, ...]:
     """Return the axes of the kernel's tiles, without axes along which a step only reads other places."""
     axes = value_axes(program.graph)
@@ -266,6 +269,7 @@ def read_dtypes(program: KernelProgram) -> dict[int, str]:
     return operand_dtypes(program.graph, steps, {one.value: one.dtype for one in program.loads})
 
 
+@kept_by_identity
 def scaled_products(program: KernelProgram) -> frozenset[int]:
     """Return the products of fp16 with an operand that is computed and may be of any size.
 
@@ -281,14 +285,16 @@ def scaled_products(program: KernelProgram) -> frozenset[int]:
     )
 
 
+@kept_by_identity
 def contractions(
     program: KernelProgram,
-) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]:
-    """Yield the free axes of the two operands, the one of earlier results first, and the inner axes."""
+) -> tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]:
+    """Return the free axes of the two operands, the one of earlier results first, and the inner axes."""
     axes = value_axes(program.graph)
     parts = [split.outer for split in program.splits]  # a program is within one part of each split
     stored = [axis for tensor in program.stores for axis in tensor.axes]
     order = list(dict.fromkeys([*parts, *stored, *(axis.name for axis in program.graph.axes)]))
+    found = []
     for statement, _ in program.flat():
         if not isinstance(statement, Compute) or selects(program.graph, statement.step):
             continue
@@ -301,7 +307,8 @@ def contractions(
             places = [[order.index(axis) for axis in side if axis not in parts] for side in (first, second)]
             if all(places) and places[0] > places[1]:
                 first, second = second, first
-            yield first, second, tuple(axis for axis in order if axis in statement.step.axes)
+            found.append((first, second, tuple(axis for axis in order if axis in statement.step.axes)))
+    return tuple(found)
 
 
 class Lanes(IntEnum):

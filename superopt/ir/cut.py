@@ -22,7 +22,7 @@ from superopt.ir.graph import (
     Output,
     Port,
     Step,
-    kept_for_graph,
+    kept_by_identity,
     live_graph,
     needed_order,
     value_axes,
@@ -35,7 +35,7 @@ _LEAST_SHARE = 0.2  # each side has at least this share of the reductions
 _VIEWS = ("rename", "select", "window")
 
 
-@kept_for_graph
+@kept_by_identity
 def tensorless_values(graph: Graph) -> tuple[bool, ...]:
     """Return for each value whether it reads no tensor: constants, extents, masks of indices."""
     tensorless = [False] * len(graph.inputs)

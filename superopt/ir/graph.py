@@ -218,30 +218,31 @@ def fixed_axes(graph: Graph) -> frozenset[str]:
     return window_axes(graph) | whole
 
 
+_Frozen = TypeVar("_Frozen")
 _T = TypeVar("_T")
-_KEPT = 64  # graphs whose facts are kept
+_KEPT = 64  # graphs, or kernels, whose facts are kept
 
 
-def kept_for_graph(function: Callable[[Graph], _T]) -> Callable[[Graph], _T]:
-    """Return a function of a graph that keeps its results: the same graph is asked about often.
+def kept_by_identity(function: Callable[[_Frozen], _T]) -> Callable[[_Frozen], _T]:
+    """Return a function of a graph, or of a kernel, that keeps its results: it is asked the same often.
 
-    A graph is known by its identity, as hashing it takes about as long as working out a fact of it.
+    Both are known by their identity: to hash one takes about as long as to work out a fact of it.
     """
-    kept: dict[int, tuple[Graph, _T]] = {}
+    kept: dict[int, tuple[_Frozen, _T]] = {}
 
     @wraps(function)
-    def wrapper(graph: Graph) -> _T:
-        found = kept.get(id(graph))
+    def wrapper(frozen: _Frozen) -> _T:
+        found = kept.get(id(frozen))
         if found is None:
             if len(kept) >= _KEPT:
                 kept.clear()
-            found = kept[id(graph)] = graph, function(graph)
+            found = kept[id(frozen)] = frozen, function(frozen)
         return found[1]
 
     return wrapper
 
 
-@kept_for_graph
+@kept_by_identity
 def value_axes(graph: Graph) -> tuple[frozenset[str], ...]:
     """Return the axes of every value, inputs first."""
     axes = [frozenset(port.axes) for port in graph.inputs]
@@ -355,7 +356,7 @@ def print_graph(graph: Graph) -> str:
     return "\n".join(lines) + "\n"
 
 
-@kept_for_graph
+@kept_by_identity
 def value_names(graph: Graph) -> tuple[str, ...]:
     """Return a name for every value: inputs keep theirs, steps are t<position>."""
     taken = {port.name for port in graph.inputs}

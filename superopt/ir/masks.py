@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from superopt.ir.graph import Graph, Step, kept_for_graph
+from superopt.ir.graph import Graph, Step, kept_by_identity
 from superopt.ops import OPS
 
 __all__ = ["is_mask", "mask_values", "selects"]
@@ -17,7 +17,7 @@ def is_mask(step: Step, operands: Sequence[bool]) -> bool:
     return step.op in OPS and OPS[step.op].makes_mask(operands)
 
 
-@kept_for_graph
+@kept_by_identity
 def mask_values(graph: Graph) -> tuple[bool, ...]:
     """Return for each value whether it is a mask."""
     masks = [port.dtype == "bool" for port in graph.inputs]

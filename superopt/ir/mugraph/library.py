@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from superopt.dtypes import INTEGERS
 from superopt.ir.cut import tensorless_values
-from superopt.ir.graph import Graph, Step, kept_for_graph, value_axes
+from superopt.ir.graph import Graph, Step, kept_by_identity, value_axes
 from superopt.ir.masks import selects
 from superopt.ir.mugraph.kernels import Call, MuGraph
 from superopt.ir.windows.place import Place
@@ -82,7 +82,7 @@ def convolution_of(graph: Graph, value: int) -> Convolution | None:
     return _convolutions(graph).get(value)
 
 
-@kept_for_graph
+@kept_by_identity
 def _convolutions(graph: Graph) -> dict[int, Convolution]:
     found = {}
     for value, step in graph.numbered:
