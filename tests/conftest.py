@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,23 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_flags(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compile kernels at -O1 where only quick tests run, which takes little more than half the time.
+
+    `make test-all` compiles every kernel as users do; the tests in tests/cpp always do.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.option.markexpr == "not slow":
+            from superopt.codegen.cpp import compile
+
+            quick = tuple("-O1" if flag == "-O3" else flag for flag in compile.FLAGS)
+            patch.setattr(compile, "FLAGS", quick)
+        yield
+
+
 @pytest.fixture(scope="session")
-def kernels_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kernels_folder(tmp_path_factory: pytest.TempPathFactory, quick_flags: None) -> Path:
     """Return where tests with caches of their own keep compiled kernels: one for all workers.
 
     A kernel is found there by its code and by how it was compiled, so no test can see another one's.
