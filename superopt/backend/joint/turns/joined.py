@@ -17,7 +17,7 @@ from math import prod
 from torch import Tensor
 
 from superopt.ir import Graph, Port, Step, check_graph, merge_axes, value_axes
-from superopt.ir.graph import kept_for_graph
+from superopt.ir.graph import kept_by_identity
 from superopt.ir.split import fresh_name
 
 __all__ = ["Joined", "joined"]
@@ -61,7 +61,7 @@ class Joined:
         return list(port.axes), order
 
 
-@kept_for_graph
+@kept_by_identity
 def joined(program: Graph) -> Joined:
     """Return a program with joined axes; axes of which one occurs without the others stay as they are."""
     goal, parts = program, dict[str, tuple[str, ...]]()
