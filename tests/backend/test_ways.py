@@ -43,7 +43,10 @@ WAYS: list[Any] = [
     {"mode": "reduce-overhead"},
     pytest.param({"mode": "default", "fullgraph": True}, marks=pytest.mark.slow),
     pytest.param({"options": {"inductor": {"triton.cudagraphs": True}}}, marks=pytest.mark.slow),
-    {"options": {"inductor": {"triton.cudagraphs": True, "triton.cudagraph_trees": False}}},
+    pytest.param(
+        {"options": {"inductor": {"triton.cudagraphs": True, "triton.cudagraph_trees": False}}},
+        marks=pytest.mark.slow,
+    ),
     {"options": {"inductor": {"max_autotune": True}}, "dynamic": True},
 ]
 

@@ -215,6 +215,7 @@ class Heads(nn.Module):
         return x
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_projections_of_one_tensor_are_joined_layer_by_layer(plans, warnings_logged, monkeypatch) -> None:
     # So small products say little about the time: a joined one may be estimated to be slow.

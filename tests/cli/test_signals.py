@@ -174,9 +174,10 @@ def ended(place: Place, name: str, number: signal.Signals, after: float) -> str:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(one, marks=pytest.mark.slow if one != signal.SIGINT else ()) for one in CODES],
+    CODES,
     ids=lambda number: number.name,
 )
+@pytest.mark.slow
 def test_optimize_ends_while_it_compiles(place: Place, number: signal.Signals) -> None:
     process = place.start(COMMANDS["optimize"])
     deadline = time.monotonic() + 120

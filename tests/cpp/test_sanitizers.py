@@ -73,6 +73,7 @@ def test_tuned_configurations(name: str, dtype: str) -> None:
     clean(str(FOLDER / "sanitized.py"), name, dtype, "6")
 
 
+@pytest.mark.slow  # as are the others
 def test_a_fault_is_seen() -> None:
     """A read past the end of a tensor's memory, or this test proves nothing of the others."""
     script = f"""

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from superopt.candidates import Candidate, RegionCandidates
+from superopt.codegen.cpp import compile as cpp_compile
 from superopt.driver import search
+from superopt.export import cpp_module
 from superopt.fate import Kind
 from superopt.ir import Program, fuse, is_matmul, parse_mugraph, stabilize
 from superopt.live.ranges import open_axes
@@ -48,6 +50,14 @@ def result_of(target, regions):
         known.append(RegionCandidates(goal, (first.ended("choose", Kind.CHOSEN), *others)))
     program = Program("tested", (), (), ())
     return Result(program, pick_target(target), (), tuple(known), seed=0, winner="superopt", open_axes=ranges)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_modules(quick_flags):
+    """Write modules that compile their kernels as quickly as other kernels are compiled here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpp_module, "FLAGS", cpp_compile.FLAGS)
+        yield
 
 
 @pytest.fixture(scope="session")

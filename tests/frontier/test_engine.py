@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import few
 from spaces import Walks, as_bytes, poor_keys, ring
 
 from superopt.bench.programs import Programs
@@ -94,7 +95,7 @@ def test_limits_stop_and_keep_the_best_so_far(workers):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("keep_arcs", [False, True])
+@pytest.mark.parametrize("keep_arcs", few([False, True], True))
 def test_seconds_limit_inside_a_level(workers, keep_arcs):
     space = Programs(variables=10, nodes=3)
     found = explore(space, workers=workers, limits=Limits(seconds=1), keep_arcs=keep_arcs)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from quick import few
 
 import superopt
 from superopt import OptimizeOptions
@@ -123,6 +124,7 @@ def test_a_kernel_that_computes_nonsense(monkeypatch, one, random, wrong: float)
     assert "NaN" in best.explain() or "times what is allowed" in best.explain()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_aborts(monkeypatch, one, random, compiler) -> None:
     real = find_compiler().path
     line = "static int ended = (__builtin_abort(), 0);"  # it runs when the library is loaded
@@ -386,7 +388,10 @@ def test_the_least_time_of_a_program_is_that_of_what_no_cache_holds(one, functio
     assert (final._floor_us(state, regions) or 0.0) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("during", ["compiling", "racing", "tuning", "racing against"])
+DURING = ["compiling", "racing", "tuning", "racing against"]
+
+
+@pytest.mark.parametrize("during", few(DURING, "compiling", "racing"))
 def test_ctrl_c_gives_the_best_so_far(one, random, caplog, request, during: str) -> None:
     gc.disable()  # Python drops what is raised while it collects garbage, and Hypothesis then calls code
     request.addfinalizer(gc.enable)

@@ -277,11 +277,16 @@ def test_no_peer_has_cuda_graphs_of_its_own(monkeypatch) -> None:
         assert not torch._inductor.list_mode_options(mode).get("triton.cudagraphs", False)
 
 
+def norm(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """Has no product: a process that tries the kernel first would compile all contractions."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * g
+
+
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("plan") / "plan.json"
-    inputs = (torch.empty(5, 64), torch.empty(64), torch.empty(64, 96))
-    superopt.optimize(norm_linear, *inputs, options=replace(FEW, graphs=1)).save(path)
+    inputs = (torch.empty(5, 64), torch.empty(64))
+    superopt.optimize(norm, *inputs, options=replace(FEW, graphs=1)).save(path)
     return path
 
 
@@ -295,9 +300,9 @@ def test_tuning_measures_a_plan(plan: Path, tmp_path: Path, capsys: pytest.Captu
     assert set(data["measurements"]) == {"eager", "superopt"}
     assert data["device"]
     assert data["floats"]["ok"]
-    inputs = tuple(torch.randn(shape) for shape in ((5, 64), (64,), (64, 96)))
+    inputs = tuple(torch.randn(shape) for shape in ((5, 64), (64,)))
     found = superopt.load(out)(*inputs)
-    torch.testing.assert_close(found, norm_linear(*inputs), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, norm(*inputs), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -311,19 +316,19 @@ def test_tuning_says_what_pytorch_raced_with(plan: Path, tmp_path: Path, monkeyp
         return real(self, contenders, *arguments, **named)
 
     monkeypatch.setattr(CpuTarget, "times", measure)
-    inputs = tuple(torch.randn(shape) for shape in ((5, 64), (64,), (64, 96)))
+    inputs = tuple(torch.randn(shape) for shape in ((5, 64), (64,)))
     told: list[str] = []
     stood = tune(plan, seconds=0.2, torch_compile=False, on_progress=told.append)
-    given = tune(plan, norm_linear, seconds=0.2, torch_compile=False, on_progress=told.append)
+    given = tune(plan, norm, seconds=0.2, torch_compile=False, on_progress=told.append)
     assert [isinstance(one, torch.fx.GraphModule) for one in measured] == [True, False]
-    assert measured[1] is norm_linear
+    assert measured[1] is norm
     assert sum("a stand-in" in line for line in told) == 1
     for best, stood_in in ((stood, True), (given, False)):
         best.save(tmp_path / "out.json")
-        for one in (best, superopt.load(tmp_path / "out.json", norm_linear)):
+        for one in (best, superopt.load(tmp_path / "out.json", norm)):
             assert one.stood_in is stood_in
             assert ("stand-in" in one.explain().splitlines()[0]) is stood_in
-            torch.testing.assert_close(one(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(one(*inputs), norm(*inputs), rtol=1e-4, atol=1e-4)
 
 
 def test_a_stand_in_that_wins_is_not_what_runs(plan: Path, monkeypatch) -> None:
@@ -334,8 +339,8 @@ def test_a_stand_in_that_wins_is_not_what_runs(plan: Path, monkeypatch) -> None:
     monkeypatch.setattr("superopt.rivals.final.stand_in", lambda traced, inputs: pytest.fail)
     best = tune(plan, seconds=0.2, torch_compile=False)
     assert best.winner == "eager"
-    inputs = tuple(torch.randn(shape) for shape in ((5, 64), (64,), (64, 96)))
-    torch.testing.assert_close(best(*inputs), norm_linear(*inputs), rtol=1e-4, atol=1e-4)
+    inputs = tuple(torch.randn(shape) for shape in ((5, 64), (64,)))
+    torch.testing.assert_close(best(*inputs), norm(*inputs), rtol=1e-4, atol=1e-4)
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -203,6 +203,7 @@ def test_threads_are_as_before() -> None:
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.slow
 def test_a_plan_and_what_is_exported_of_it_are_accurate(tmp_path, capsys: pytest.CaptureFixture) -> None:
     inputs = tuple(torch.empty(shape, device="meta") for shape in ((64, 4096), (4096,), (4096,)))
     best = superopt.optimize(layer_norm, *inputs, options=PLAN)

@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 import torch
 from interpreter import execute
+from quick import few
 from torch import Tensor
 
 from superopt.cost import DEVICES
@@ -23,13 +24,10 @@ SHORT = (3, 5, 2, 4)
 SLOW = {"llama-layer", "qknorm-attention"}
 ALIKE = {"mha", "mqa", "mqa-decode"}  # which the quick ones of gqa and gqa-decode are much like
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW | ALIKE)) for name in WORKLOADS]
-LONG = {"rmsnorm-mlp", "layernorm-linear-gelu", "linear-cross-entropy", "mla"}
-MEANT = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW | ALIKE | LONG)) for name in WORKLOADS]
-IN_FIELD = [
-    pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE))
-    for name in WORKLOADS
-    if name not in SLOW | {"linear-cross-entropy"}  # the field has no theory of logarithms
-]
+FEW = ("softmax", "rmsnorm-linear", "gated-mlp", "lora", "gqa-decode")
+MEANT = few(WORKLOADS, *FEW)
+# The field has no theory of logarithms.
+IN_FIELD = few([name for name in WORKLOADS if name not in SLOW | {"linear-cross-entropy"}], *FEW, "mla")
 
 
 @cache
@@ -104,10 +102,7 @@ def test_every_schedule_computes_its_graph(name: str) -> None:
         assert_meaning(graph, found, tile=2, parts=3)
 
 
-@pytest.mark.parametrize(
-    ("tile", "parts"),
-    [(1, 2), (3, 4), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2, 5), (8, 7)))],
-)
+@pytest.mark.parametrize(("tile", "parts"), few([(1, 2), (3, 4), (2, 5), (8, 7)], (3, 4)))
 @pytest.mark.parametrize("name", ["mha-decode", "linear-cross-entropy", "rmsnorm-linear"])
 def test_parts_may_end_early_or_be_empty(name: str, tile: int, parts: int) -> None:
     graph = graphs_of(name)[0]

@@ -261,7 +261,7 @@ CASES = [
     pytest.param(text, configs, id=f"{name}-{configs}", marks=pytest.mark.slow if late else ())
     for name, text in KERNELS.items()
     for configs in ("wide", "tuner", "random")
-    for late in [configs == "random" and name in LONG]
+    for late in [configs == "wide" or (configs == "random" and name in LONG)]
 ]
 
 

@@ -1,6 +1,7 @@
 """Shifts that run in a loop, and axes in parts: as accurate as eager at any size of the numbers."""
 
 import pytest
+from quick import few
 
 from superopt.workloads import WORKLOADS
 
@@ -36,17 +37,12 @@ def run(agrees, name, kind, dtype="f32", *, sizes=None, built=None, **more):
 
 @pytest.mark.parametrize("dtype", [pytest.param("f32", marks=pytest.mark.slow), "f16"])
 @pytest.mark.parametrize("kind", ["original", "found"])
-@pytest.mark.parametrize("name", SHIFTED)
+@pytest.mark.parametrize("name", few(SHIFTED, "softmax", "gqa", "gqa-decode", "mla", "linear-cross-entropy"))
 def test_running(agrees, name, kind, dtype):
     run(agrees, name, kind, dtype)
 
 
 SLOW = pytest.mark.slow
-
-
-def few(names, *quick):
-    """Return names of which only some are quick, as parameters of a test."""
-    return [name if name in quick else pytest.param(name, marks=SLOW) for name in names]
 
 
 SPLIT = {
@@ -83,7 +79,7 @@ def test_parts_of_any_size(agrees, name, size):
 HALVED = ["gqa-decode", "mla", "matmul-rowsum", "lora", "rmsnorm-linear", "mha", "linear-cross-entropy"]
 
 
-@pytest.mark.parametrize("size", [1, 7, 17, 129, pytest.param(4097, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", few([1, 7, 17, 129, 4097], 1, 129))
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in HALVED[:3] else pytest.mark.slow) for name in HALVED]
 )
@@ -121,15 +117,18 @@ FEWEST = [("rmsnorm-linear", ""), ("rmsnorm-linear", "w.K"), ("lora", ""), ("gqa
 
 
 @pytest.mark.parametrize("dtype", ["f16", pytest.param("bf16", marks=SLOW)])
-@pytest.mark.parametrize(("name", "split"), FEWEST)
+@pytest.mark.parametrize(("name", "split"), few(FEWEST, *FEWEST[1:3]))
 def test_few_rows_as_columns_agree(agrees, name, split, dtype):
     few = {"M": 5, "B": 1, "H": 8, "G": 2}
     sizes = {"T": 77, "K": 77, "N": 40, "R": 16, **few}
     run(agrees, name, "found", dtype, sizes=sizes, built=few, split=split, configs="fewest")
 
 
+GROUPED = [{"M": 70, "N": 17}, {"M": 40, "N": 66}, {"M": 1, "N": 40}]
+
+
 @pytest.mark.parametrize(("name", "split"), [("gated-mlp", ""), ("matmul", "w.K")])
-@pytest.mark.parametrize("sizes", [{"M": 40, "N": 66}, {"M": 1, "N": 40}, {"M": 70, "N": 17}])
+@pytest.mark.parametrize("sizes", few(GROUPED, GROUPED[0]))
 def test_groups_of_programs_agree(agrees, name, split, sizes):
     run(agrees, name, "original", sizes={"K": 24, **sizes}, split=split, configs="grouped")
 
@@ -141,7 +140,7 @@ def test_programs_that_do_several_tiles_agree(agrees, name, split):
 
 
 @pytest.mark.parametrize("split", ["", "k.T"])
-@pytest.mark.parametrize("kind", ["original", "found"])
+@pytest.mark.parametrize("kind", few(["original", "found"], "found"))
 @pytest.mark.parametrize(("dtype", "scale"), [("f32", 1e4), ("f16", 4e3), ("f32", 1e-4)])
 def test_logits_of_any_size(agrees, kind, dtype, scale, split):
     run(agrees, "gqa-decode", kind, dtype, split=split, scale=scale)
@@ -153,7 +152,7 @@ def test_rows_of_any_size(agrees, name, size):
     run(agrees, name, "found", sizes={"M": 3, "N": size, "V": size, "K": 40}, scale=1e3)
 
 
-@pytest.mark.parametrize("dominating", [1.0, 1e3])
+@pytest.mark.parametrize("dominating", few([1.0, 1e3], 1e3))
 @pytest.mark.parametrize("parts", [0, 4])
 @pytest.mark.parametrize("dtype", ["f32", pytest.param("f16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("function", ["attended", "filled"])

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
+from quick import few
 
 from superopt.verify.decide import CONTRADICTION
 from superopt.verify.equivalent import equivalent
@@ -43,7 +44,7 @@ def test_what_a_condition_leaves_out_is_proven(name: str, seed: int) -> None:
     assert equivalent(*LEFT_OUT[name], P, floats=False, seed=seed).equal
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", few(range(4), 0, 1))
 def test_where_a_root_is_left_out_a_difference_counts(seed: int) -> None:
     first = LEFT_OUT["a root with a sign"][0]
     unsigned = lambda p: torch.where(p < 0, (-p).sqrt(), p.sqrt())  # noqa: E731
@@ -69,7 +70,7 @@ def test_a_constant_of_float32_is_one_number_to_algebra_and_floats(name: str) ->
         assert not equivalent(tenth, rounded, X.double(), seed=0).equal
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", few(range(3), 0))
 def test_sums_that_nearly_cancel_are_no_difference(seed: int) -> None:
     """Before: "different" by the 11th digit."""
     first = lambda x: x / x.sum(-1, keepdim=True)  # noqa: E731

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 import torch
 import torch.nn.functional as F
+from quick import few
 from torch import Tensor
 
 from superopt.codegen.cpp import CppMuGraph, compile_source, configs, emit, lower_kernel
@@ -173,7 +174,7 @@ _AROUND = {
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", _AROUND)
+@pytest.mark.parametrize("name", few(_AROUND, "every other", "apart", "far outside"))
 def test_rows_of_any_length_are_summed(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     for width in (1, 17, 64, 130):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from quick import few
 from torch import Tensor, fx
 from torch.nn import functional as F
 
@@ -71,7 +72,7 @@ WHOLE: dict[str, tuple[Callable[..., Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", few([torch.float32, torch.bfloat16], torch.bfloat16))
 @pytest.mark.parametrize("name", WHOLE)
 def test_composite_operators_are_put_together_again(name: str, dtype: torch.dtype) -> None:
     function, operator = WHOLE[name]

@@ -78,7 +78,7 @@ out y: bf16[m, n] = t2
 
 @pytest.mark.parametrize(
     "flags",
-    [(), pytest.param(("-mno-avx512bf16",), marks=pytest.mark.slow), ("-mno-avx",)],
+    [(), *(pytest.param((one,), marks=pytest.mark.slow) for one in ("-mno-avx512bf16", "-mno-avx"))],
     ids=str,
 )
 def test_a_kernel_of_two_tensors_in_bf16_with_and_without_instructions(flags: tuple[str, ...]) -> None:

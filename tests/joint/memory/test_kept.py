@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from functorch.compile import aot_function, make_boxed_func
+from quick import few
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
@@ -215,7 +216,7 @@ def split_up(x: Tensor, w: Tensor) -> Tensor:
     return torch.tanh(q @ k.t()) @ v
 
 
-@pytest.mark.parametrize("memory", ["balanced", 1])
+@pytest.mark.parametrize("memory", few(["balanced", 1], 1))
 @pytest.mark.parametrize("loss", [unbound, split_up])
 def test_groups_of_views_are_made_again(loss: Loss, memory: str | int) -> None:
     """Before: PyTorch's partitioner raised an error."""
@@ -319,7 +320,7 @@ def _in_windows(x: Tensor) -> Tensor:
     return x.unfold(1, 2, 2).exp().flatten(1)
 
 
-@pytest.mark.parametrize("memory", ["fast", 1])
+@pytest.mark.parametrize("memory", few(["fast", 1], 1))
 @pytest.mark.parametrize("read", [_in_parts, _in_windows])
 def test_what_reads_a_part_of_a_changed_tensor_is_kept(
     read: Callable[[Tensor], Tensor], memory: str | int

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from masks import MASKS, masked_mugraph, masked_text
+from quick import few
 
 from superopt.codegen.triton import TritonMuGraph
 from superopt.ir import fuse, is_matmul, parse_graph, release_shifts, stabilize
@@ -14,7 +15,7 @@ BOUNDED = {"causal", "before", "window", "backwards"}  # the last position that 
 FREE = BOUNDED - {"window"}  # there each tile has both masks as one
 
 
-@pytest.mark.parametrize("configs", ["default", "grouped", "persistent"])
+@pytest.mark.parametrize("configs", few(["default", "grouped", "persistent"], "default", "persistent"))
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_agree(agrees, name, configs):
     agrees("text", text=str(masked_mugraph(name, 0)), domain=[-3.0, 3.0], configs=configs)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from quick import few
 
 from superopt import equivalent
 from superopt.ir import parse_graph
@@ -43,7 +44,7 @@ def test_a_look_up_raises_where_its_result_is_masked() -> None:
     assert _outcome(clamped, masked) == "unknown"
 
 
-@pytest.mark.parametrize("number", [0, 3, 7, 9, -1, -3])
+@pytest.mark.parametrize("number", few([0, 3, 7, 9, -1, -3], 0, 7, -1))
 def test_each_row_counts(number: int) -> None:
     apart = torch.arange(10)[:, None] != number % 10
     assert _outcome(lambda w, i: w[i], lambda w, i: (w * apart)[i]) == "unknown"
@@ -85,7 +86,7 @@ _SEVEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-_LATE = ("outside of another", "in two steps", "the lowest of a maximum")
+_LATE = ("in an interval", "outside of another", "in two steps", "the lowest of a maximum")
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def sample(pairs: Iterable[Pair], first: tuple[str, ...], count: int) -> list[Pa
     return [every[name] for name in first] + [others[int(at * step)] for at in range(count - len(first))]
 
 
-QUICK = [*sample(IDIOMS.values(), PROVEN, 35), *sample(WRONG.values(), ONCE_EQUAL, 45)]
+QUICK = [*sample(IDIOMS.values(), PROVEN, 25), *sample(WRONG.values(), ONCE_EQUAL, 40)]
 QUICK_EQUATIONS = sample(EQUATIONS.values(), (), 12)
 
 

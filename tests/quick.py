@@ -1,7 +1,25 @@
-"""Sizes of every named workload at which kernels are compiled and run in an instant, all of them odd."""
+"""What keeps tests quick: small sizes of the named workloads, and tests of which a few cases are quick."""
 
-__all__ = ["SIZES"]
+from collections.abc import Iterable
+from typing import Any
 
+import pytest
+
+__all__ = ["SIZES", "few"]
+
+
+def few(cases: Iterable[Any], *quick: Any) -> list[Any]:
+    """Return cases of which only a few are quick, as parameters of a test: the others are slow."""
+    every = list(cases)
+    assert all(one in every for one in quick), quick
+    told = [one if isinstance(one, tuple) else (one,) for one in every]
+    return [
+        one if one in quick else pytest.param(*values, marks=pytest.mark.slow)
+        for one, values in zip(every, told, strict=True)
+    ]
+
+
+# Kernels of these sizes, all of them odd, are compiled and run in an instant.
 SIZES = {
     "softmax": {"M": 5, "N": 129},
     "rmsnorm": {"M": 7, "K": 33},
