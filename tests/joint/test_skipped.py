@@ -113,6 +113,22 @@ def test_where_a_result_depends_on_all_positions_each_has_a_turn(name: str) -> N
         compare(torch.randn(M, K), torch.randn(N, K), labels(5))
 
 
+@pytest.mark.parametrize(("ignored", "skips"), [(-100, True), (-99, False)])
+def test_one_mask_may_be_written_in_two_ways(ignored: int, skips: bool) -> None:
+    """As in a loss with label smoothing, which ignores labels twice."""
+
+    def function(x: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        d = (x @ w.t()).softmax(-1)
+        d = torch.where((y != -100)[:, None], d, 0.0) + torch.where(~(y == ignored)[:, None], d.square(), 0.0)
+        return d @ w, d.t() @ x, d.square().sum()
+
+    with changed(fused=False, product_flops=1):
+        kernel, compare = kernel_of(function, torch.randn(M, K), torch.randn(N, K), labels(5))
+        assert (kernel._counted is not None) == skips
+        for kept in (0, 5, M):
+            compare(torch.randn(M, K), torch.randn(N, K), labels(kept))
+
+
 def program(draw: random.Random) -> Function:
     """Return a random program of logits and of a mask that it may or may not apply to all results."""
     steps: list[Callable[[Tensor, Tensor], Tensor]] = [

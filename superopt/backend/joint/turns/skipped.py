@@ -26,6 +26,7 @@ _COUNTED = "counted"
 _ELEMENTS = 1 << 20  # the most of a value that is worked out here
 
 _ZERO = Value(torch.zeros((), dtype=torch.float64), (), mask=True)
+_ONE = Value(torch.ones((), dtype=torch.float64), (), mask=True)
 
 _Known = Value | None
 """The value at positions that a mask leaves out, where it is the same at all of them; zeros have no axes."""
@@ -52,7 +53,7 @@ def _leaves_out(tiling: Tiling, mask: int) -> bool:
     known: list[_Known] = [None] * len(graph.inputs)
     for value, step in graph.numbered:
         read = [known[one] for one in step.inputs]
-        known.append(_ZERO if value == mask else _known(tiling, evaluation, step, read))
+        known.append(_compared(graph, mask, value) or _known(tiling, evaluation, step, read))
     values = {one.port.name: known[one.value] for one in graph.outputs}
     added = [{one.port.name} for one in tiling.sums if one.op == "add"]
     needed = [{name} for name in tiling.rows] + added
@@ -60,6 +61,15 @@ def _leaves_out(tiling: Tiling, mask: int) -> bool:
     return len(added) == len(tiling.sums) and all(
         any(_is_zero(values[name]) for name in names) for names in needed
     )
+
+
+def _compared(graph: Graph, mask: int, value: int) -> _Known:
+    """Return what a value is where a mask is 0, if the comparison that makes the mask says so."""
+    if value == mask:
+        return _ZERO
+    one, other = graph.step_at(mask), graph.step_at(value)
+    is_opposite = {one.op, other.op} == {"eq", "ne"} and sorted(one.inputs) == sorted(other.inputs)
+    return _ONE if is_opposite else None
 
 
 def _known(tiling: Tiling, evaluation: Evaluation, step: Step, read: Sequence[_Known]) -> _Known:
