@@ -21,7 +21,7 @@ from superopt.backend.joint.turns.tiles import Tiles
 from superopt.backend.operators import Operators
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.codec import candidate_from_json, checked_graph, member, runnable_json
-from superopt.candidates.parts import parts_of
+from superopt.candidates.parts import find_parts
 from superopt.candidates.proof import proven, proven_by_graph
 from superopt.codegen.forms import Forms, Ready, is_plain
 from superopt.errors import InputError, first_line
@@ -224,7 +224,7 @@ class RegionPlan:
             self._operators.prove(self.goal)
             return
         parts = self._parts
-        goals = parts_of(release_shifts(self.goal), parts)
+        goals = find_parts(release_shifts(self.goal), parts)
         if goals is None or {one.name for one in goals} != set(parts):
             raise InputError(f"{self.goal.name}: the parts of a plan are not those of its goal")
         for one in goals:

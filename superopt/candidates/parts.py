@@ -6,7 +6,7 @@ from typing import Any
 from superopt.ir import Graph
 from superopt.ir.windows.apart import halves_of
 
-__all__ = ["parts_of", "region_name"]
+__all__ = ["find_parts", "region_name"]
 
 
 def region_name(part: Graph) -> str:
@@ -14,14 +14,14 @@ def region_name(part: Graph) -> str:
     return part.name.partition(".")[0]
 
 
-def parts_of(graph: Graph, wanted: Mapping[str, Any]) -> list[Graph] | None:
+def find_parts(graph: Graph, wanted: Mapping[str, Any]) -> list[Graph] | None:
     """Return the parts of these names that the search cut a graph into, or None."""
     if graph.name in wanted:
         return [graph]
     if not any(name.startswith(f"{graph.name}.") for name in wanted):
         return None
     halves = halves_of(graph)
-    found = [parts_of(half, wanted) for half in halves or ()]
+    found = [find_parts(half, wanted) for half in halves or ()]
     if not found or any(parts is None for parts in found):
         return None
     return [part for parts in found if parts is not None for part in parts]

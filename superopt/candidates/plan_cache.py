@@ -18,7 +18,7 @@ from superopt.candidates.codec import (
     candidate_json,
     dropped_from_json,
 )
-from superopt.candidates.parts import parts_of, region_name
+from superopt.candidates.parts import find_parts, region_name
 from superopt.candidates.proof import proven_by_graph
 from superopt.errors import SuperoptError
 from superopt.ir import Graph, Program, release_shifts
@@ -65,7 +65,7 @@ class PlanCache:
             _say_old()
             return None
         saved = {f"{region.name}{part}": one for part, one in saved.items()}
-        parts = parts_of(release_shifts(region), saved)
+        parts = find_parts(release_shifts(region), saved)
         if parts is None or {part.name for part in parts} != set(saved):
             return None
         dropped = dropped if isinstance(dropped, dict) else {}

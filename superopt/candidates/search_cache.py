@@ -13,7 +13,7 @@ from typing import Any
 from superopt.cache import Cache, Key, Record, key_of, program_text, versions
 from superopt.cache.keys import version_of
 from superopt.candidates.codec import checked_graph, member
-from superopt.candidates.parts import parts_of, region_name
+from superopt.candidates.parts import find_parts, region_name
 from superopt.driver import Found, RegionSearch, Search, SearchOptions
 from superopt.errors import GraphError, InputError
 from superopt.frontier.tensors.bound import bound_of
@@ -93,7 +93,7 @@ def _parts(region: Graph, data: Any, weights: Weights) -> Parts:
         region.name + member(one, "part", str, "a search"): member(one, "graphs", list, "a search")
         for one in member(data, "parts", list, "a search")
     }
-    goals = parts_of(release_shifts(region), saved)
+    goals = find_parts(release_shifts(region), saved)
     if goals is None or [goal.name for goal in goals] != list(saved):
         raise InputError("its parts are not those of the program")
     return [(goal, _found(goal, saved[goal.name], weights)) for goal in goals]

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import TensorWeakRef
 
-from superopt.candidates.parts import parts_of
+from superopt.candidates.parts import find_parts
 from superopt.errors import SuperoptError
 from superopt.funnel.assembly import in_parts
 from superopt.ir import Graph, Program, print_program, release_shifts
@@ -145,7 +145,7 @@ class Binding:
 def traced_alike(found: Traced, goals: Sequence[Graph], program: Program) -> Traced | None:
     """Return what was traced in the parts of these goals, or None where it is another program than theirs."""
     names = {goal.name: None for goal in goals}
-    parts = [parts_of(release_shifts(region.graph), names) or [] for region in found.program.regions]
+    parts = [find_parts(release_shifts(region.graph), names) or [] for region in found.program.regions]
     if [goal for some in parts for goal in some] != list(goals):
         return None
     traced = in_parts(found, goals)

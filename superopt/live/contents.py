@@ -25,9 +25,9 @@ __all__ = [
     "in_thread",
     "names_taken_by",
     "owner_of",
-    "parts_of",
     "results_of",
     "slots_of",
+    "wrapped_by",
 ]
 
 PLAIN = frozenset(
@@ -105,7 +105,7 @@ def owner_of(value: Any) -> Any:
     return None if isinstance(owner, types.ModuleType | type) else owner
 
 
-def parts_of(value: Any) -> tuple[Any, ...]:
+def wrapped_by(value: Any) -> tuple[Any, ...]:
     """Return what a method, a partial function or a property is made of, and nothing for other objects."""
     if isinstance(value, types.MethodType):
         return value.__func__, value.__self__

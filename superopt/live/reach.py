@@ -46,9 +46,9 @@ from superopt.live.contents import (
     in_thread,
     names_taken_by,
     owner_of,
-    parts_of,
     results_of,
     slots_of,
+    wrapped_by,
 )
 from superopt.live.imported import imported_by, words_for_globals
 from superopt.trace.capture.libraries import PLACES, is_library, is_library_module
@@ -173,7 +173,7 @@ class _Walk:
                 facts.append(Same(value))
             else:
                 self._function(value)
-        elif parts := parts_of(value):
+        elif parts := wrapped_by(value):
             for one in parts:
                 self.value(one)
         elif isinstance(value, attrgetter | methodcaller):

@@ -66,7 +66,7 @@ def splits_from(
         return  # a library computes no parts
     graph = ready.graph
     sizes = graph.sizes
-    parts_of = {name for split in ready.splits for name in (split.axis, split.outer, split.inner)}
+    split_axes = {name for split in ready.splits for name in (split.axis, split.outer, split.inner)}
     programs: dict[str, int] = {}  # axis -> the fewest programs of a kernel that reduces it
     for number, kernel in enumerate(mugraph.kernels):
         if isinstance(kernel, Block):
@@ -74,7 +74,7 @@ def splits_from(
                 found = max(cost.kernels[number].programs, 1)
                 programs[axis] = min(found, programs.get(axis, found))
     for axis in sizes:
-        if axis not in programs or axis in parts_of:
+        if axis not in programs or axis in split_axes:
             continue
         plain = replace(recipe, splits=(*recipe.splits, (axis, 0)))
         most = sizes[axis] // _LEAST

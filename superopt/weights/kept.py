@@ -18,7 +18,7 @@ from superopt.weights.away import Behind, is_away, put_away
 from superopt.weights.compiled_check import Check, Reads, ask_python
 from superopt.weights.division import Divided
 from superopt.weights.memory import in_large_pages
-from superopt.weights.shared import Part, Shared, all_of, find_shared, let_go, make_shared, parts_of
+from superopt.weights.shared import Maker, Shared, all_of, find_shared, let_go, make_shared, makers_of
 from superopt.weights.sources import Sources, can_be_watched
 from superopt.weights.stored import stored
 from superopt.weights.writes import watch_writes
@@ -145,10 +145,10 @@ def bytes_kept() -> int:
     return sum({id(one): one.nbytes for each in made for one in each.tensors or ()}.values())
 
 
-def all_made() -> Iterator[tuple[Part, list[Tensor], Tensor]]:
+def all_made() -> Iterator[tuple[Maker, list[Tensor], Tensor]]:
     """Yield each tensor that this process keeps, with what makes it, and its weights as they are."""
     for kept in all_of(_all_kept):
-        yield from kept.parts_made()
+        yield from kept.makers_with_tensors()
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ class Kept:
 
     def __init__(self, once: Graph, unread: Sequence[str] = ()) -> None:
         self.once = once
-        self._parts = parts_of(once)
+        self._makers = makers_of(once)
         self.sources = tuple(port.name for port in once.inputs)
         self.unread = tuple(self.sources.index(name) for name in unread)  # sources that calls no longer read
         self.names = tuple(output.port.name for output in once.outputs)
@@ -214,14 +214,14 @@ class Kept:
         """What is kept, of the weights of each layer."""
         return tuple(self._made.values())
 
-    def parts_made(self) -> Iterator[tuple[Part, list[Tensor], Tensor]]:
+    def makers_with_tensors(self) -> Iterator[tuple[Maker, list[Tensor], Tensor]]:
         """Yield what is kept, each tensor with what makes it, and with its weights as they are."""
         for made in self.made:
             weights = [weight for one in made.owners if (weight := one()) is not None]
             if made.tensors is None or len(weights) < len(made.owners) or not made.sources.same(weights):
                 continue
-            for part, tensor in zip(self._parts, made.tensors, strict=True):
-                yield part, [weights[at] for at in part.places], tensor
+            for maker, tensor in zip(self._makers, made.tensors, strict=True):
+                yield maker, [weights[at] for at in maker.places], tensor
 
     @property
     def bytes(self) -> int:
@@ -275,7 +275,7 @@ class Kept:
     def _found(self, given: Sequence[Tensor]) -> tuple[Shared, ...] | None:
         """Return what is made of these weights, or None where that is no number; say so once."""
         try:
-            return tuple(self._shared(part, [given[at] for at in part.places]) for part in self._parts)
+            return tuple(self._shared(maker, [given[at] for at in maker.places]) for maker in self._makers)
         except (InputError, GraphError) as error:
             if self._on_end is not None:
                 self._tell(first_line(error), lambda why: log.warning("%s; it is computed in each call", why))
@@ -288,17 +288,17 @@ class Kept:
             tell(why)
 
     @staticmethod
-    def _shared(part: Part, weights: Sequence[Tensor]) -> Shared:
-        found = find_shared(part, weights)
+    def _shared(maker: Maker, weights: Sequence[Tensor]) -> Shared:
+        found = find_shared(maker, weights)
         if found is not None:
             return found
-        named = {port.name: one for port, one in zip(part.graph.inputs, weights, strict=True)}
+        named = {port.name: one for port, one in zip(maker.graph.inputs, weights, strict=True)}
 
         def make() -> Tensor:
-            known = stored(part, weights)
-            return made_once(part.graph, named)[0] if known is None else known
+            known = stored(maker, weights)
+            return made_once(maker.graph, named)[0] if known is None else known
 
-        return make_shared(part, weights, make)
+        return make_shared(maker, weights, make)
 
     def _put_unread_away(self, made: _Made, given: Sequence[Tensor]) -> None:
         """Put the weights away that calls no longer read, once they have stayed the same for some calls."""
@@ -320,8 +320,8 @@ class Kept:
         if found.state() != before:
             return  # another thread has written to a weight meanwhile
         made.sources = found
-        for part, one in zip(self._parts, made.shared, strict=True):
-            one.sources = Sources([given[at] for at in part.places])
+        for maker, one in zip(self._makers, made.shared, strict=True):
+            one.sources = Sources([given[at] for at in maker.places])
 
     def _drop(self, key: tuple[int, ...]) -> None:
         made = self._made.pop(key, None)

@@ -17,7 +17,7 @@ def save_prepared(path: str | Path) -> int:
     What is kept is made in the first calls of a program. `superopt.load_prepared` reads the file.
     """
     found: dict[str, Tensor] = {}
-    for part, weights, tensor in all_made():
-        found[key_of(part, weights)] = tensor
+    for maker, weights, tensor in all_made():
+        found[key_of(maker, weights)] = tensor
     write_tensors(Path(path), found, {name: digest(one) for name, one in found.items()})
     return len(found)

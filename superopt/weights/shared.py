@@ -14,7 +14,7 @@ from torch import Tensor
 from superopt.ir import Graph, only_used, rename_axes
 from superopt.weights.sources import Sources
 
-__all__ = ["Part", "Shared", "all_of", "find_shared", "let_go", "make_shared", "parts_of"]
+__all__ = ["Maker", "Shared", "all_of", "find_shared", "let_go", "make_shared", "makers_of"]
 
 T = TypeVar("T")
 
@@ -39,8 +39,8 @@ def all_of(things: Iterable[T]) -> list[T]:
             return list(things)
 
 
-class Part:
-    """What makes one tensor: a graph whose names do not count, and the places of its weights."""
+class Maker:
+    """The graph that makes one tensor, whose names do not count, and the places of its weights."""
 
     def __init__(self, graph: Graph, places: tuple[int, ...]) -> None:
         self.graph, self.places, self.text = graph, places, str(_nameless(graph))
@@ -50,11 +50,11 @@ class Part:
         return self.text, tuple(map(id, weights))
 
 
-def parts_of(once: Graph) -> tuple[Part, ...]:
-    """Return what makes each output of a graph by itself."""
+def makers_of(once: Graph) -> tuple[Maker, ...]:
+    """Return a maker for each output of a graph."""
     names = [port.name for port in once.inputs]
     graphs = [only_used(replace(once, outputs=(output,))) for output in once.outputs]
-    return tuple(Part(one, tuple(names.index(port.name) for port in one.inputs)) for one in graphs)
+    return tuple(Maker(one, tuple(names.index(port.name) for port in one.inputs)) for one in graphs)
 
 
 def _nameless(graph: Graph) -> Graph:
@@ -68,17 +68,17 @@ def _nameless(graph: Graph) -> Graph:
     return replace(named, name="part", axes=order, inputs=inputs, outputs=outputs)
 
 
-def find_shared(part: Part, weights: Sequence[Tensor]) -> Shared | None:
+def find_shared(maker: Maker, weights: Sequence[Tensor]) -> Shared | None:
     """Return the tensor that was made of these weights, if there is one and they have not changed since."""
-    found = _all.get(part.key(weights))
+    found = _all.get(maker.key(weights))
     fresh = found is not None and found.sources is not None and found.sources.same(weights)
     return found if fresh else None
 
 
-def make_shared(part: Part, weights: Sequence[Tensor], make: Callable[[], Tensor]) -> Shared:
+def make_shared(maker: Maker, weights: Sequence[Tensor], make: Callable[[], Tensor]) -> Shared:
     """Make a tensor, so that others find it."""
     sources = Sources(weights)  # made first: what is written from here on is seen when it is looked for
-    made = _all[part.key(weights)] = Shared(make(), sources)
+    made = _all[maker.key(weights)] = Shared(make(), sources)
     return made
 
 

@@ -15,7 +15,7 @@ from superopt.dtypes import torch_dtypes
 from superopt.errors import InputError
 from superopt.weights.memory import in_large_pages
 from superopt.weights.safetensors import TensorFile, bytes_of
-from superopt.weights.shared import Part
+from superopt.weights.shared import Maker
 
 __all__ = ["digest", "key_of", "load_prepared", "stored"]
 
@@ -33,14 +33,14 @@ def digest(tensor: Tensor) -> str:
     return made.hexdigest()
 
 
-def key_of(part: Part, weights: Sequence[Tensor]) -> str:
+def key_of(maker: Maker, weights: Sequence[Tensor]) -> str:
     """Return the name in files of what is made of weights in one way: the way, then the weights."""
     made = hashlib.sha256(" ".join(map(digest, weights)).encode())
-    return f"{_way(part)}.{made.hexdigest()[:32]}"
+    return f"{_way(maker)}.{made.hexdigest()[:32]}"
 
 
-def _way(part: Part) -> str:
-    return hashlib.sha256(f"{_VERSION} {part.text}".encode()).hexdigest()[:32]
+def _way(maker: Maker) -> str:
+    return hashlib.sha256(f"{_VERSION} {maker.text}".encode()).hexdigest()[:32]
 
 
 def load_prepared(path: str | Path) -> int:
@@ -56,12 +56,12 @@ def load_prepared(path: str | Path) -> int:
     return len(file.names)
 
 
-def stored(part: Part, weights: Sequence[Tensor]) -> Tensor | None:
+def stored(maker: Maker, weights: Sequence[Tensor]) -> Tensor | None:
     """Return the tensor that a file has for these weights, on their device, or None."""
-    places = _places.get(_way(part)) if _places else None
+    places = _places.get(_way(maker)) if _places else None
     if not places:
         return None
-    key = key_of(part, weights)
+    key = key_of(maker, weights)
     for file, name in places:
         if name != key:
             continue
@@ -70,8 +70,8 @@ def stored(part: Part, weights: Sequence[Tensor]) -> Tensor | None:
         except InputError as error:
             log.warning("%s; what is made of weights is made again", error)
             continue
-        port = part.graph.outputs[0].port
-        fits = tuple(found.shape) == part.graph.shape(port) and found.dtype == _DTYPES[port.dtype]
+        port = maker.graph.outputs[0].port
+        fits = tuple(found.shape) == maker.graph.shape(port) and found.dtype == _DTYPES[port.dtype]
         if fits and digest(found) == file.told[name]:
             return in_large_pages(found.to(weights[0].device))
         log.warning("%s is damaged; what is made of weights is made again", file.path)

@@ -26,13 +26,13 @@ class Options:
     tiles: tuple[int, ...] = (1, 2)
 
 
-def parts_of(kind: Kind, **other: Any) -> dict[str, Any]:
+def key_parts(kind: Kind, **other: Any) -> dict[str, Any]:
     return {name: f"some {name}" for name in PARTS[kind]} | other
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_part_is_needed_and_changes_the_digest(kind: Kind) -> None:
-    parts = parts_of(kind)
+    parts = key_parts(kind)
     key = key_of(kind, **parts)
     assert key == key_of(kind, **dict(reversed(parts.items())))
     assert key.parts == parts
@@ -53,7 +53,7 @@ def test_kinds_have_different_keys_of_the_same_parts() -> None:
 
 def test_an_unknown_part_or_kind_is_refused() -> None:
     with pytest.raises(InputError, match="has no part seed"):
-        key_of("plan", **parts_of("plan", seed=1))
+        key_of("plan", **key_parts("plan", seed=1))
     with pytest.raises(InputError, match="no kind of record is named 'plans'"):
         key_of("plans", program="x")  # type: ignore[arg-type]
 
@@ -71,29 +71,29 @@ def test_an_unknown_part_or_kind_is_refused() -> None:
     ],
 )
 def test_different_options_have_different_keys(pair: tuple[Any, Any]) -> None:
-    first, second = (key_of("plan", **parts_of("plan", options=one)) for one in pair)
+    first, second = (key_of("plan", **key_parts("plan", options=one)) for one in pair)
     assert first.digest != second.digest
 
 
 def test_a_dataclass_is_the_mapping_of_its_fields() -> None:
-    first = key_of("plan", **parts_of("plan", options=Options()))
-    assert first == key_of("plan", **parts_of("plan", options={"tiles": [1, 2], "seed": 0}))
+    first = key_of("plan", **key_parts("plan", options=Options()))
+    assert first == key_of("plan", **key_parts("plan", options={"tiles": [1, 2], "seed": 0}))
 
 
 def test_a_key_as_a_part_is_its_digest() -> None:
-    inner = key_of("plan", **parts_of("plan"))
-    assert key_of("search", **parts_of("search", options=inner)).parts["options"] == inner.digest
+    inner = key_of("plan", **key_parts("plan"))
+    assert key_of("search", **key_parts("search", options=inner)).parts["options"] == inner.digest
 
 
 @pytest.mark.parametrize("bad", [Fraction(1, 2), object(), {1: 2}, {1}, b"x", float("nan"), [float("inf")]])
 def test_what_may_print_alike_is_refused(bad: Any) -> None:
     with pytest.raises(InputError, match="options"):
-        key_of("plan", **parts_of("plan", options=bad))
+        key_of("plan", **key_parts("plan", options=bad))
 
 
 @given(st.dictionaries(st.text(), st.integers() | st.text() | st.booleans() | st.none(), min_size=1))
 def test_parts_come_back_as_given(options: dict[str, Any]) -> None:
-    assert key_of("plan", **parts_of("plan", options=options)).parts["options"] == options
+    assert key_of("plan", **key_parts("plan", options=options)).parts["options"] == options
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,9 @@ def test_the_same_weights_are_read_and_not_made(file: Path, made: list[object]) 
     found = one.of(given) or ()
     assert not made
     assert len(found) == 2
-    for tensor, part in zip(found, one._parts, strict=True):
-        named = {port.name: given[at] for port, at in zip(part.graph.inputs, part.places, strict=True)}
-        assert torch.equal(tensor, kept.made_once(part.graph, named)[0])
+    for tensor, maker in zip(found, one._makers, strict=True):
+        named = {port.name: given[at] for port, at in zip(maker.graph.inputs, maker.places, strict=True)}
+        assert torch.equal(tensor, kept.made_once(maker.graph, named)[0])
 
 
 def test_what_is_read_is_made_again_once_a_weight_changes(file: Path, made: list[object]) -> None:

@@ -22,9 +22,9 @@ from superopt.trace.capture.tape import (
     comes_back,
     leaves,
     map_leaves,
-    parts_of,
     refs,
     results_of,
+    take_apart,
 )
 from superopt.trace.run import TORCH_DTYPES, dtype_name
 
@@ -116,7 +116,7 @@ class Recorder:
 
     def _enter_parts(self, name: str, value: Any) -> Any:
         """Return a structure that the function is given, of the same kind, with meta tensors."""
-        found = parts_of(value)
+        found = take_apart(value)
         if found is None or not comes_back(value):
             kind = type(value)
             raise InputError(

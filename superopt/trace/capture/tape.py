@@ -23,10 +23,10 @@ __all__ = [
     "is_view",
     "leaves",
     "map_leaves",
-    "parts_of",
     "refs",
     "repeats_of",
     "results_of",
+    "take_apart",
 ]
 
 
@@ -125,8 +125,8 @@ def results_of(operator: Any, result: Any, written: Sequence[Tensor]) -> list[An
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Return a structure, as `parts_of` takes it apart, with the function applied to every leaf."""
-    found = parts_of(tree)
+    """Return a structure with the function applied to every leaf that `take_apart` comes down to."""
+    found = take_apart(tree)
     if found is None:
         return function(tree)
     items, rebuilt = found
@@ -135,7 +135,7 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
 
 def leaves(tree: Any) -> Iterator[Any]:
     """Yield the leaves of a structure, in order."""
-    found = parts_of(tree)
+    found = take_apart(tree)
     if found is None:
         yield tree
         return
@@ -144,7 +144,7 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def comes_back(tree: Any) -> bool:
-    """Whether `parts_of` makes a tuple, a list or a dict of other items one of the same kind, as it was."""
+    """Whether `take_apart` makes a tuple, a list or a dict of other items one of the same kind, as it was."""
     kind = type(tree)
     return kind in (tuple, list, dict) or kind in SUPPORTED_NODES or _is_namedtuple(tree)
 
@@ -153,8 +153,8 @@ def _is_namedtuple(tree: Any) -> bool:
     return isinstance(tree, tuple) and hasattr(tree, "_fields")
 
 
-def parts_of(tree: Any) -> tuple[Sequence[Any], Callable[[list[Any]], Any]] | None:
-    """Return what a structure holds, and what makes one like it from other items; None for a leaf.
+def take_apart(tree: Any) -> tuple[Sequence[Any], Callable[[list[Any]], Any]] | None:
+    """Return the items of a structure, and a function that builds one like it of others; None for a leaf.
 
     Structures are tuples, lists, dicts, dataclasses, and what is registered with PyTorch's pytrees.
     """

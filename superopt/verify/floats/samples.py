@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from superopt.trace.capture.tape import parts_of
+from superopt.trace.capture.tape import take_apart
 from superopt.verify.floats.focus import Focus
 from superopt.verify.floats.memory import Memory, laid_out, lying_apart
 from superopt.verify.seeds import generator_seed
@@ -406,7 +406,7 @@ def tensors_of(tree: Any) -> list[Tensor]:
     """Return the tensors of a result, in order."""
     if isinstance(tree, Tensor):
         return [tree]
-    found = parts_of(tree)
+    found = take_apart(tree)
     tree = found[0] if found is not None else tree
     if hasattr(tree, "__iter__") and not isinstance(tree, (str, bytes)):  # texts hold texts
         return [tensor for item in tree for tensor in tensors_of(item)]

@@ -37,10 +37,10 @@ def two_norms(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def parts(sizes: Sequence[int] = (6, 10)) -> tuple[fx.Graph, dict[fx.Node, Kind], list[Region]]:
     """Return a graph with two regions, around an operator that is no algebra."""
     graph = functional(two_norms, ones(*sizes), ones(*sizes))
-    return graph, kinds_of(graph, "cpu"), parts_of(graph)
+    return graph, kinds_of(graph, "cpu"), regions_of(graph)
 
 
-def parts_of(graph: fx.Graph) -> list[Region]:
+def regions_of(graph: fx.Graph) -> list[Region]:
     kinds = kinds_of(graph, "cpu")
     made = [subgraph_of(piece, kinds) for piece in pieces_of(graph, kinds) if piece.heavy > 1]
     return [region_of(one, TARGET, Ledger(BackendOptions())) for one in made]
@@ -79,7 +79,7 @@ def race(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[WholeRace, Race
         graph: fx.Graph, times: dict[str, float], *, budget_s: float = 60.0, node_s: float = 1e-6
     ) -> tuple[WholeRace, Races]:
         races: Races = []
-        names = dict(zip((one.key.digest for one in parts_of(graph)), "AB", strict=True))
+        names = dict(zip((one.key.digest for one in regions_of(graph)), "AB", strict=True))
 
         def compile_it(self: WholeRace, some: Taken, inputs: Any) -> Callable[..., Any]:
             form = "".join(sorted(names[region.key.digest] for region, _ in some))
@@ -222,7 +222,7 @@ def test_a_race_that_was_won_holds_until_there_is_time_for_another(
 
 def test_one_region_that_is_all_of_a_graph_joins_nothing(race: Any) -> None:
     graph = functional(lambda x, w: (x @ w).softmax(-1), ones(6, 10), ones(10, 8))
-    (region,) = parts_of(graph)
+    (region,) = regions_of(graph)
     one = WholeRace(graph, TARGET, Ledger(BackendOptions()), lambda *given: None)
     stay = one.kept([(region, Decision("", "", False, "0.95", plan="a plan"))])
     assert (stay.taken, stay.lost, stay.raced) == ([], {}, True)
