@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.modules import module
 
 from superopt.codegen.forms import Forms, form
-from superopt.live.contents import are_kept
 from superopt.live.reach import Reached, reach
+from superopt.live.reach.contents import are_kept
 
 __all__ = ["HookWatch", "Watch", "is_read_again", "value_of"]
 

@@ -1,19 +1,16 @@
-"""Imported: what code takes by names that are no variables of its own.
-
-Those are the names of modules that it imports while it runs, and of globals that it takes by texts.
-"""
+"""Code: the names that a code object uses: of modules that it imports, of globals, and of attributes."""
 
 import dis
 import functools
 import re
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import resolve_name
 from itertools import dropwhile
 from typing import Any
 
-__all__ = ["imported_by", "words_for_globals"]
+__all__ = ["identifiers_in", "imported_by", "words_for_globals"]
 
 _IMPORT = dis.opmap["IMPORT_NAME"]
 _IMPORTERS = frozenset({"modules", "import_module", "__import__"})  # take modules by texts
@@ -78,6 +75,15 @@ def words_for_globals(code: types.CodeType) -> tuple[str, ...] | None:
             return None
         found += re.findall(r"[^\W\d]\w*", text)
     return tuple(found)
+
+
+def identifiers_in(constants: Iterable[Any]) -> Iterator[str]:
+    """Yield the texts among the constants of a code that may be names of attributes."""
+    for constant in constants:
+        if isinstance(constant, str) and constant.isidentifier():
+            yield constant
+        elif isinstance(constant, tuple | frozenset):
+            yield from identifiers_in(constant)
 
 
 def _package(places: Mapping[str, Any]) -> str | None:

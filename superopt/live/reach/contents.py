@@ -15,16 +15,19 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "ARRAYS",
+    "BOUND",
     "PLAIN",
     "UNFILLED",
+    "WRAPPERS",
     "Same",
     "are_kept",
-    "bytes_of",
     "in_context",
     "in_slots",
     "in_thread",
     "names_taken_by",
     "owner_of",
+    "reader_of_bytes",
     "results_of",
     "slots_of",
     "wrapped_by",
@@ -34,9 +37,21 @@ PLAIN = frozenset(
     {int, bool, float, complex, str, bytes, type(None), type(Ellipsis)}
     | {torch.dtype, torch.device, torch.Size, slice, range}
 )
-_BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
+_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
 _NO_ITEMS: dict[Any, Any] = {}
 _VIEWS = (type(_NO_ITEMS.keys()), type(_NO_ITEMS.values()), type(_NO_ITEMS.items()))
+
+BOUND = (*_METHODS, *_VIEWS)
+"""Functions and methods of C code, and views of dicts, which `owner_of` knows."""
+
+WRAPPERS = (
+    *(types.MethodType, staticmethod, classmethod, functools.partial),
+    *(functools.cached_property, property),
+)
+"""What is made of functions, which `wrapped_by` gives."""
+
+ARRAYS = (bytearray, array.array, memoryview)
+"""Python's own arrays, whose bytes `reader_of_bytes` reads."""
 
 UNFILLED = object()
 """What stands for the content of a slot that holds nothing."""
@@ -101,28 +116,24 @@ def owner_of(value: Any) -> Any:
     """Return the object that a method of C code is bound to, or that a view of a dict shows, or None."""
     if isinstance(value, _VIEWS):
         return value.mapping
-    owner = value.__self__ if isinstance(value, _BOUND) else None
+    owner = value.__self__ if isinstance(value, _METHODS) else None
     return None if isinstance(owner, types.ModuleType | type) else owner
 
 
 def wrapped_by(value: Any) -> tuple[Any, ...]:
-    """Return what a method, a partial function or a property is made of, and nothing for other objects."""
+    """Return what one of `WRAPPERS` is made of: a function, and for some what it is called with."""
     if isinstance(value, types.MethodType):
         return value.__func__, value.__self__
     if isinstance(value, staticmethod | classmethod):
         return (value.__func__,)
     if isinstance(value, functools.partial):
         return value.func, value.args, value.keywords
-    if isinstance(value, functools.cached_property):
-        return (value.func,)
-    return (value.fget,) if isinstance(value, property) else ()
+    return (value.func,) if isinstance(value, functools.cached_property) else (value.fget,)
 
 
-def bytes_of(value: Any) -> Callable[[], bytes] | None:
-    """Return what reads the bytes of an array of Python's own, or None for another object."""
-    if isinstance(value, bytearray):
-        return partial(bytes, value)
-    return value.tobytes if isinstance(value, array.array | memoryview) else None
+def reader_of_bytes(value: Any) -> Callable[[], bytes]:
+    """Return a function that reads the bytes of one of `ARRAYS` as they are when it is called."""
+    return partial(bytes, value) if isinstance(value, bytearray) else value.tobytes
 
 
 def results_of(cache: Any) -> tuple[Any, list[Any]]:

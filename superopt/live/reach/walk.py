@@ -1,4 +1,4 @@
-"""Reach: all that a function reads besides its arguments, found by walking through its code and objects.
+"""Walk: all that a function reads besides its arguments, found by walking through its code and objects.
 
 From the function the walk goes to the cells of its closure, the globals that its code names, its
 defaults, the object it is a method of, and from there to attributes, items, classes, submodules and
@@ -15,8 +15,7 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sized
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from operator import attrgetter, itemgetter, methodcaller
 from typing import Any
 
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module
 
 from superopt.codegen.forms import form
-from superopt.live.classes import (
+from superopt.live.reach.classes import (
     AUTOGRAD_NAMES,
     DYNAMIC_LOOKUPS,
     METHODS,
@@ -36,24 +35,28 @@ from superopt.live.classes import (
     is_all_attributes,
     names_of_methods,
 )
-from superopt.live.contents import (
+from superopt.live.reach.code import identifiers_in, imported_by, words_for_globals
+from superopt.live.reach.contents import (
+    ARRAYS,
+    BOUND,
     PLAIN,
     UNFILLED,
+    WRAPPERS,
     Same,
-    bytes_of,
     in_context,
     in_slots,
     in_thread,
     names_taken_by,
     owner_of,
+    reader_of_bytes,
     results_of,
     slots_of,
     wrapped_by,
 )
-from superopt.live.imported import imported_by, words_for_globals
+from superopt.live.reach.reached import Reached
 from superopt.trace.capture.libraries import PLACES, is_library, is_library_module
 
-__all__ = ["Reached", "reach"]
+__all__ = ["reach"]
 
 _CONTENTS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
@@ -66,32 +69,6 @@ _of_autograd = attrgetter("requires_grad", "is_leaf")
 _MOST = 20_000  # objects that are followed
 _LONG = 1_000  # items of a list or a dict: longer ones are not looked into
 _SMALL = 64  # elements of an array of numpy's whose contents are watched
-
-
-Getter = Callable[[Any], tuple[Any, ...]]
-
-
-@dataclass(slots=True)
-class Reached:
-    """What was found, as it is now; two states with the same facts differ in nothing but tensors."""
-
-    facts: list[object] = field(default_factory=list)
-    tensors: list[Tensor] = field(default_factory=list)  # each once, in the order they are met
-    # Lists, and the keys and values of dicts, of which all count.
-    items: list[Iterable[Any]] = field(default_factory=list)
-    picks: list[tuple[Getter, Any]] = field(default_factory=list)  # some attributes or globals of another
-    cells: list[types.CellType] = field(default_factory=list)
-    empty: list[Sized] = field(default_factory=list)  # dicts without items, most of them of hooks
-    # Lists, dicts of attributes, which may grow, and what is too long to be looked into.
-    sized: list[Sized] = field(default_factory=list)
-    # Objects of a user's classes, whose classes may be replaced.
-    objects: list[Any] = field(default_factory=list)
-    # What reads the bytes of arrays, with the bytes that they held.
-    arrays: list[tuple[Callable[[], bytes], bytes]] = field(default_factory=list)
-    # What refers to kept results of functions, with the ids of some.
-    caches: list[tuple[Any, frozenset[int]]] = field(default_factory=list)
-    modes: set[Callable[[], bool]] = field(default_factory=set)  # the modes that a user's code asks for
-    modules: list[nn.Module] = field(default_factory=list)  # those that have hooks, or may get some
 
 
 def reach(function: Any) -> Reached:
@@ -132,7 +109,7 @@ class _Walk:
             self.seen[id(value)] = len(self.seen)
             self.keep.append(value)
             try:
-                self._object(value, kind)
+                self._object(value)
             except Exception:  # an object of the user's that does not let itself be looked at
                 facts.append(Same(value))
 
@@ -166,62 +143,71 @@ class _Walk:
         (self.found.sized if attributes else self.found.empty).append(attributes)
         self._pick(attributes, self._named(attributes, all_of_them=all_of_them or self.all_followed))
 
-    def _object(self, value: Any, kind: type) -> None:
-        facts = self.found.facts
-        if isinstance(value, types.FunctionType):
-            if is_library(value.__module__) and value.__code__.co_filename.startswith(PLACES):
-                facts.append(Same(value))
-            else:
-                self._function(value)
-        elif parts := wrapped_by(value):
-            for one in parts:
-                self.value(one)
-        elif isinstance(value, attrgetter | methodcaller):
-            facts.append(kind)
-            names, held = names_taken_by(value)
-            self.names.update(names)
-            self.value(held)
-        elif isinstance(value, functools._lru_cache_wrapper):
-            facts.append(Same(value))
-            self.value(value.__wrapped__)
-            self._results(value)
-        elif isinstance(value, types.ModuleType):
-            facts.append(Same(value))
-            if not is_library(value.__name__):
-                self._held_by_name(vars(value))
-        elif isinstance(value, type):
-            facts.append(Same(value))
-            self._class(value)
-            self._makers(value)
-        elif isinstance(value, types.BuiltinFunctionType) and value in _MODES.values():
-            facts.append(Same(value))
+    def _object(self, value: Any) -> None:
+        """Follow an object by the first line of `_WAYS` for its type, or else as an instance of a class."""
+        for kinds, follow in _WAYS:
+            if isinstance(value, kinds):
+                follow(self, value)
+                return
+        if type(value).__module__ == "numpy":
+            self._array(value)
+        else:
+            self._instance(value)
+
+    def _same(self, value: Any) -> None:
+        """Note which object this is, and look no further."""
+        self.found.facts.append(Same(value))
+
+    def _wrapper(self, value: Any) -> None:
+        for wrapped in wrapped_by(value):
+            self.value(wrapped)
+
+    def _taker(self, taker: "attrgetter[Any] | methodcaller") -> None:
+        """Follow what takes attributes or methods by name: these names are names that code uses."""
+        self.found.facts.append(type(taker))
+        names, held = names_taken_by(taker)
+        self.names.update(names)
+        self.value(held)
+
+    def _cached_function(self, function: Any) -> None:
+        self._same(function)
+        self.value(function.__wrapped__)
+        self._results(function)
+
+    def _python_module(self, value: types.ModuleType) -> None:
+        self._same(value)
+        if not is_library(value.__name__):
+            self._held_by_name(vars(value))
+
+    def _class_itself(self, kind: type) -> None:
+        """Follow a class that code may make objects of."""
+        self._same(kind)
+        self._class(kind)
+        self._makers(kind)
+
+    def _bound(self, value: Any) -> None:
+        """Follow a function or a method of C code, or a view of a dict, to the object that it belongs to."""
+        if value in _MODES.values():
+            self._same(value)
             self.found.modes.add(value)
         elif (owner := owner_of(value)) is not None:
-            facts.append((kind, getattr(value, "__name__", "")))
+            self.found.facts.append((type(value), getattr(value, "__name__", "")))
             self.value(owner)
-        elif (read := bytes_of(value)) is not None:
-            self._bytes(value, read)
-        elif isinstance(value, dict | types.MappingProxyType | list | tuple | set | frozenset | deque):
-            if isinstance(value, dict | types.MappingProxyType):
-                self._dict(value)
-            else:
-                self._sequence(value)
-            if not is_library(kind.__module__):
-                self._attributes(value, kind)
-        elif isinstance(value, enum.Enum):
-            facts.append(Same(value))
-        elif kind.__module__ == "numpy":
-            self._array(value)
-        elif isinstance(value, contextvars.ContextVar):
-            self._asked(value, functools.partial(in_context, value))
-        elif isinstance(value, threading.local):
-            self._in_thread(value, kind)
-        elif isinstance(value, weakref.ref):
-            self._asked(value, value)
         else:
-            self._instance(value, kind)
+            self._instance(value)
+
+    def _container(self, value: Any) -> None:
+        if isinstance(value, dict | types.MappingProxyType):
+            self._dict(value)
+        else:
+            self._sequence(value)
+        if not is_library(type(value).__module__):
+            self._attributes(value, type(value))
 
     def _function(self, function: types.FunctionType) -> None:
+        if is_library(function.__module__) and function.__code__.co_filename.startswith(PLACES):
+            self._same(function)
+            return
         self.found.facts.append(function.__code__)
         named = self._code(function.__code__, function.__globals__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -249,7 +235,7 @@ class _Walk:
     def _code(self, code: types.CodeType, places: Mapping[str, Any]) -> list[str]:
         """Note what a code uses, and return the names that may be globals, in order."""
         named = list(code.co_names)
-        self._texts(code.co_consts)
+        self.names.update(identifiers_in(code.co_consts))
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 named += self._code(constant, places)
@@ -266,13 +252,6 @@ class _Walk:
             self.found.sized.append(places)  # the global may come later
             named += [one for one in places if not one.startswith("__")] if words is None else words
         return list(dict.fromkeys(named))
-
-    def _texts(self, constants: Iterable[Any]) -> None:
-        for constant in constants:
-            if isinstance(constant, str) and constant.isidentifier():
-                self.names.add(constant)
-            elif isinstance(constant, tuple | frozenset):
-                self._texts(constant)
 
     def _named(self, attributes: Mapping[str, Any], *, all_of_them: bool = False) -> list[str]:
         """Return the attributes that code may read."""
@@ -325,8 +304,9 @@ class _Walk:
         else:
             self.found.facts.append(Same(value))
 
-    def _bytes(self, value: Any, read: Callable[[], bytes]) -> None:
+    def _bytes(self, value: Any) -> None:
         """Follow an array of Python's own."""
+        read = reader_of_bytes(value)
         if self._is_too_long(value):
             return
         self.found.facts.append((type(value), getattr(value, "typecode", ""), read()))
@@ -338,8 +318,9 @@ class _Walk:
         self.found.picks.append((lambda holder: (ask(),), value))
         self.value(ask())
 
-    def _in_thread(self, value: Any, kind: type) -> None:
+    def _in_thread(self, value: threading.local) -> None:
         """Follow the attributes of an object that has others in each thread."""
+        kind = type(value)
         everything = self.all_followed or has_own_lookup(kind)
         names = self._named(vars(value), all_of_them=everything)
         named = (lambda name: True) if everything else self.followed.__contains__
@@ -357,7 +338,8 @@ class _Walk:
         for one in results:
             self.value(one)
 
-    def _instance(self, value: Any, kind: type) -> None:
+    def _instance(self, value: Any) -> None:
+        kind = type(value)
         if kind.__module__.partition(".")[0] == "superopt":  # another optimized program: it watches itself
             self.found.facts.append(Same(value))
             self.value(getattr(value, "function", None))
@@ -438,3 +420,21 @@ class _Walk:
         if special:
             return isinstance(vars(base)[name], METHODS)
         return name in self.followed or self.all_followed
+
+
+# How an object is followed, by its type; of several lines the first one counts.
+_WAYS: tuple[tuple[Any, Callable[[_Walk, Any], None]], ...] = (
+    (types.FunctionType, _Walk._function),
+    (WRAPPERS, _Walk._wrapper),
+    (attrgetter | methodcaller, _Walk._taker),
+    (functools._lru_cache_wrapper, _Walk._cached_function),
+    (types.ModuleType, _Walk._python_module),
+    (type, _Walk._class_itself),
+    (BOUND, _Walk._bound),
+    (ARRAYS, _Walk._bytes),
+    (dict | types.MappingProxyType | list | tuple | set | frozenset | deque, _Walk._container),
+    (enum.Enum, _Walk._same),
+    (contextvars.ContextVar, lambda walk, one: walk._asked(one, functools.partial(in_context, one))),
+    (threading.local, _Walk._in_thread),
+    (weakref.ref, lambda walk, one: walk._asked(one, one)),
+)
