@@ -7,7 +7,7 @@ from superopt.codegen.cpp.compile import (
 )
 from superopt.codegen.cpp.config import CppConfig, configs, default_config
 from superopt.codegen.cpp.emit import emit, lower_kernel
-from superopt.codegen.cpp.launch import CppMuGraph, is_lined
+from superopt.codegen.cpp.launch import CppMuGraph, has_unit_strides
 from superopt.codegen.cpp.source import Argument, CppSource
 
 __all__ = [
@@ -21,6 +21,6 @@ __all__ = [
     "default_config",
     "emit",
     "find_compiler",
-    "is_lined",
+    "has_unit_strides",
     "lower_kernel",
 ]

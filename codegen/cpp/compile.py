@@ -77,7 +77,7 @@ _SHARED = {
     _PAIRS: ("PAIRS(float, bf16)", "PAIRS(bf16, bf16)", "PAIRS(bf16, float)", "PAIRS(float, float)"),
 }
 _APART = "-DCONTRACTIONS_APART"
-_LINED = "-DLINED_ONLY"
+_UNIT_STRIDES = "-DUNIT_STRIDES_ONLY"
 _LOCKS: dict[Path, threading.Lock] = {}  # held while what many kernels share is compiled: others wait
 
 
@@ -169,7 +169,7 @@ def _version(command: tuple[str, ...]) -> str | None:
 def compile_source(
     source: CppSource,
     *,
-    lined: bool = False,
+    unit_strides: bool = False,
     timeout_s: float = _TIMEOUT_S,
     flags: Sequence[str] = (),
     cache: Path | None = None,
@@ -177,11 +177,11 @@ def compile_source(
 ) -> Path:
     """Return the shared library of a kernel, compiled now or found in the cache.
 
-    With `lined`, it serves only calls whose `lined` arguments are 1, and is made in half the time. The
-    compilers run among `children`, whose owner may end them.
+    With `unit_strides`, it serves only calls in which the source's `unit_strides` are 1, and is made in
+    half the time. The compilers run among `children`, whose owner may end them.
     """
     build = _Build(find_compiler(), tuple(flags), timeout_s, cache or _folder())
-    defines = (_LINED,) if lined and source.lined else ()
+    defines = (_UNIT_STRIDES,) if unit_strides and source.unit_strides else ()
     # A comment says for which processor the code was tuned.
     code = "\n".join((*defines, _COMMENT.sub("", source.code)))
     path = build.path(source.name, code, "so")

@@ -60,7 +60,9 @@ class Emitter(Tiles):
         self.heads, self.lines = self.lines, body
         fields, arguments = self.fields()
         named = zip((field.removeprefix("index_t ") for field in fields), arguments, strict=True)
-        lined = {name: one for name, one in named if one.kind == "stride" and name in self.lined}
+        unit_strides = {
+            name: one for name, one in named if one.kind == "stride" and name in self.unit_strides
+        }
         lines = [
             '#include "runtime.hpp"',
             "",
@@ -75,7 +77,7 @@ class Emitter(Tiles):
                 for axis, tile in self.tiled.items()
             ),
             *([""] if self.tiled else []),
-            *self.functions(lined),
+            *self.functions(unit_strides),
             "};",
             "",
             "}  // namespace superopt",
@@ -86,7 +88,7 @@ class Emitter(Tiles):
             "",
         ]
         sums = tuple(sorted(self.sums))
-        return CppSource(program.name, "\n".join(lines), arguments, tuple(lined.values()), sums)
+        return CppSource(program.name, "\n".join(lines), arguments, tuple(unit_strides.values()), sums)
 
     def functions(self, strides: Collection[str]) -> list[str]:
         """Return the functions of the kernel; memory that vectors run along usually lies in one piece.
@@ -97,20 +99,20 @@ class Emitter(Tiles):
         if not strides:
             return ["    void run() const {", *self.heads, *self.lines, *ends]
         margin = "    " * self.inside
-        known = [f"{margin}const index_t {name} = LINED ? 1 : this->{name};" for name in strides]
+        known = [f"{margin}const index_t {name} = UNIT_STRIDES ? 1 : this->{name};" for name in strides]
         return [
             "    void run() const {",
             f"        if ({' && '.join(f'{name} == 1' for name in strides)})",
             "            run<true>();",
             "        else",
-            "#ifdef LINED_ONLY",
+            "#ifdef UNIT_STRIDES_ONLY",
             "            __builtin_trap();",
             "#else",
             "            run<false>();",
             "#endif",
             "    }",
             "",
-            "    template <bool LINED>",
+            "    template <bool UNIT_STRIDES>",
             "    void run() const {",
             *self.heads,
             *known,

@@ -31,7 +31,7 @@ from superopt.lifetimes import last_reads
 if TYPE_CHECKING:
     import ctypes
 
-__all__ = ["PART", "CppKernel", "CppMuGraph", "Prepared", "is_lined"]
+__all__ = ["PART", "CppKernel", "CppMuGraph", "Prepared", "has_unit_strides"]
 
 PART = 16
 """Positions that a part of a split axis has a multiple of, so that parts start at cache lines."""
@@ -65,8 +65,8 @@ class CppKernel:
         self._config, self._flags = config, tuple(flags)
         self._lengths = dict(lengths or program.graph.sizes)  # up to which axes have been
         self._longer: CppKernel | None = None  # the same, printed for longer sums
-        lined = is_lined(program, self.source)
-        self._calls = {lined: self._compiled(lined=lined)}
+        unit_strides = has_unit_strides(program, self.source)
+        self._calls = {unit_strides: self._compiled(unit_strides=unit_strides)}
 
     def serving(self, sizes: Mapping[str, int]) -> "CppKernel":
         """Return the kernel for some sizes: where sums are too long for this one, it is printed anew."""
@@ -85,11 +85,11 @@ class CppKernel:
         threads: int,
     ) -> Link:
         """Return what calls it with the addresses of tensors of these strides, given in order."""
-        lined = _runs_along(self.source, _strides(self.program, loads, stores, sizes))
-        if lined not in self._calls:
-            self._calls[lined] = self._compiled(lined=lined)
+        unit_strides = _runs_along(self.source, _strides(self.program, loads, stores, sizes))
+        if unit_strides not in self._calls:
+            self._calls[unit_strides] = self._compiled(unit_strides=unit_strides)
         fields = self.fields(loads, stores, sizes, threads)
-        return Link(self._calls[lined], [(at, 0) for at in range(len(loads) + len(stores))], fields)
+        return Link(self._calls[unit_strides], [(at, 0) for at in range(len(loads) + len(stores))], fields)
 
     def fields(
         self,
@@ -103,12 +103,12 @@ class CppKernel:
         rest = [one for one in self.source.arguments if one.kind not in ("load", "store")]
         return Struct(f"{len(rest)}q").pack(*(_number(one, strides, sizes, threads) for one in rest))
 
-    def _compiled(self, *, lined: bool) -> "ctypes._FuncPointer":
-        path = compile_source(self.source, lined=lined, flags=self._flags)
+    def _compiled(self, *, unit_strides: bool) -> "ctypes._FuncPointer":
+        path = compile_source(self.source, unit_strides=unit_strides, flags=self._flags)
         return load_kernel(path, self.program.name)
 
 
-def is_lined(program: KernelProgram, source: CppSource) -> bool:
+def has_unit_strides(program: KernelProgram, source: CppSource) -> bool:
     """Return whether vectors run along memory in all tensors, as they are where the graph was made."""
     graph = program.graph
     read, made = (list(map(_port, tensors)) for tensors in (program.loads, program.stores))
@@ -119,7 +119,7 @@ def is_lined(program: KernelProgram, source: CppSource) -> bool:
 
 def _runs_along(source: CppSource, strides: _Strides) -> bool:
     """Whether vectors run along memory in tensors of these strides."""
-    return all(strides[one.stored][one.position][one.axis] == 1 for one in source.lined)
+    return all(strides[one.stored][one.position][one.axis] == 1 for one in source.unit_strides)
 
 
 def _number(argument: Argument, strides: _Strides, sizes: Mapping[str, int], threads: int) -> int:

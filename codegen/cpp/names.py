@@ -16,9 +16,9 @@ try typedef typeid union unsigned using virtual void volatile while xor Vec Int 
 Matrix Panels Scratch lanes registers infinity index_t least most splat bits floats count_from bf16 f16 read
 write load store truth where keep maximum minimum clamped absolute copy_sign each sqrt sin cos pow exp tanh
 erf exp2 expm1 scaled_exp floor log log2 log1p fold sum largest first_lanes fill rescale contract
-contract_pairs packed scratch threads turn along all_lanes start INLINE LINED LINED_ONLY run kernel std
-superopt load_window read_inside inside either Known all_whole no_end Divisor rough_quotient prefetch Gathered
-contract_gathered Edges vectors_along prefetch_short part one block begun
+contract_pairs packed scratch threads turn along all_lanes start INLINE UNIT_STRIDES UNIT_STRIDES_ONLY run
+kernel std superopt load_window read_inside inside either Known all_whole no_end Divisor rough_quotient
+prefetch Gathered contract_gathered Edges vectors_along prefetch_short part one block begun
 """
 _DECLARATION = re.compile(
     r"^(?:template <.*?> )?(?:(?:INLINE|inline|static|constexpr|extern) )*"

@@ -34,7 +34,7 @@ class CppSource:
     name: str
     code: str
     arguments: tuple[Argument, ...]
-    lined: tuple[Argument, ...] = ()  # strides that are 1 where memory lies as vectors run
+    unit_strides: tuple[Argument, ...] = ()  # strides that are 1 where vectors run along memory
     sums: tuple[SumLimit, ...] = ()  # those whose lengths decide how the kernel is printed
 
 

@@ -58,7 +58,8 @@ class Tiles:
         self.fetched_ahead: dict[int, bool] = {}  # for each value that nests have read, whether it is
         self.fixed = window_axes(self.graph)
         self.sized: set[str] = set()
-        self.lined: set[str] = set()  # strides along which vectors run, of tensors and of scratch memory
+        # The strides along which vectors run, of tensors and of scratch memory.
+        self.unit_strides: set[str] = set()
         moves = [one for one, _ in program.flat() if isinstance(one, Move)]
         self.rescaled = {value for move in moves for value, _ in move.rescales}
         for tensor in (*program.loads, *program.stores):
@@ -230,8 +231,8 @@ class Tiles:
         if tensor is None or len(axes) == 1:
             return tensor is not None
         # An input that is contiguous where the program was traced is made so where it is called.
-        lined = tensor.port is None or tensor.port.strides is None
-        dims = [tensor.axes] if lined or tensor.port is None else tensor.port.dims
+        is_contiguous = tensor.port is None or tensor.port.strides is None
+        dims = [tensor.axes] if is_contiguous or tensor.port is None else tensor.port.dims
         runs = (dim[at : at + len(axes)] for dim in dims for at in range(len(dim)))
         return axes in runs
 

@@ -22,7 +22,7 @@ from superopt.codegen.cpp import (
     default_config,
     emit,
     find_compiler,
-    is_lined,
+    has_unit_strides,
     lower_kernel,
 )
 from superopt.codegen.cpp.source import CPP_CONTRACTED, CPP_TYPES
@@ -125,8 +125,10 @@ class CpuTarget(Target):
         def compile_one(number: int, config: Any) -> None:
             program = lower_kernel(mugraph, number)
             source = emit(program, config)
-            lined = is_lined(program, source)
-            compile_source(source, lined=lined, timeout_s=end - time.monotonic(), children=children)
+            unit_strides = has_unit_strides(program, source)
+            compile_source(
+                source, unit_strides=unit_strides, timeout_s=end - time.monotonic(), children=children
+            )
 
         blocks = [(number, config) for number, config in enumerate(configs) if config is not None]
         with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -166,15 +166,15 @@ def test_the_header_is_compiled_once_and_a_damaged_one_is_given_up(
     mugraph = fuse(parse_graph(ADD.format("f32")))
     program = lower_kernel(mugraph, 0)
     source = emit(program, default_config(program, mugraph.graph.sizes))
-    assert source.lined
-    compile_source(source, lined=True, cache=tmp_path)
+    assert source.unit_strides
+    compile_source(source, unit_strides=True, cache=tmp_path)
     late = replace(source, code=f"{source.code}\nint late;\n")
     with pytest.raises(CompileError, match="took more than"):  # that is not the header's fault
-        compile_source(late, lined=True, cache=tmp_path, timeout_s=0.001)
+        compile_source(late, unit_strides=True, cache=tmp_path, timeout_s=0.001)
     assert header.exists()
     header.write_bytes(header.read_bytes()[:100_000])
     other = replace(source, code=f"{source.code}\nint other;\n")
-    load_kernel(compile_source(other, lined=True, cache=tmp_path), source.name)
+    load_kernel(compile_source(other, unit_strides=True, cache=tmp_path), source.name)
     assert not header.exists()
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from superopt.codegen.cpp import CppMuGraph, configs, default_config, emit, is_lined, lower_kernel
+from superopt.codegen.cpp import CppMuGraph, configs, default_config, emit, has_unit_strides, lower_kernel
 from superopt.codegen.cpp.plan import make_plan
 from superopt.ir import MuGraph, fuse, parse_graph, parse_mugraph
 from superopt.trace import run_graph, trace
@@ -107,8 +107,8 @@ def test_many_rows_lie_in_one_tile_where_registers_are_few(rows: int) -> None:
     assert len(set(listed)) == len(listed) > 10
 
 
-@pytest.mark.parametrize(("strides", "lined"), [("", True), (" strides(1, 24)", False)])
-def test_code_is_compiled_first_for_the_strides_that_tensors_have(strides: str, lined: bool) -> None:
+@pytest.mark.parametrize(("strides", "unit_strides"), [("", True), (" strides(1, 24)", False)])
+def test_code_is_compiled_first_for_the_strides_that_tensors_have(strides: str, unit_strides: bool) -> None:
     text = """
 graph plus
 axes m=24 n=40
@@ -119,8 +119,8 @@ out z: f32[m, n] = t2
 """
     program = lower_kernel(fuse(parse_graph(text.replace("STRIDES", strides))), 0)
     source = emit(program, default_config(program, program.graph.sizes))
-    assert source.lined
-    assert is_lined(program, source) is lined
+    assert source.unit_strides
+    assert has_unit_strides(program, source) is unit_strides
 
 
 def test_scratch_memory_that_is_read_across_lines_asks_nothing_of_tensors() -> None:
@@ -143,7 +143,7 @@ out c: f32[k, m] = t5
     program = lower_kernel(mugraph, 0)
     source = emit(program, default_config(program, program.graph.sizes))
     assert "load(t5_tile + n + k * m_size, m_size, k_lanes)" in source.code
-    assert {one.kind for one in source.lined} == {"stride"}
+    assert {one.kind for one in source.unit_strides} == {"stride"}
     x, y, z = torch.randn(2, 8), torch.randn(2, 24), torch.randn(2, 24)
     made = CppMuGraph(mugraph)(x=x, y=y, z=z)
     torch.testing.assert_close(made["a"], (x.T @ (y + z.exp())).T)

@@ -200,9 +200,9 @@ def test_code_for_other_strides_is_compiled_when_it_is_called_for(
         return len(list(tmp_path.glob("*.so")))
 
     first = kernel(x=x, w=w)["y"]
-    lined = libraries()
+    contiguous = libraries()
     kernel(x=x.clone(), w=w.clone())
-    assert libraries() == lined
+    assert libraries() == contiguous
     strided = kernel(x=x.t().contiguous().t(), w=torch.stack([w, w], -1)[..., 0])["y"]
-    assert libraries() > lined
+    assert libraries() > contiguous
     torch.testing.assert_close(strided, first, rtol=1e-4, atol=1e-3)

@@ -211,7 +211,7 @@ class NestPrinter:
         for value in operands:
             place = self.tiles.place(value)
             if vector and self.vector in place.strides:
-                self.tiles.lined.add(place.strides[self.vector])
+                self.tiles.unit_strides.add(place.strides[self.vector])
             runs = self.vector is not None and self.vector in place.strides
             if runs != vector:
                 continue
@@ -419,7 +419,7 @@ class NestPrinter:
             return
         code = text.code if text.vector else f"splat({text.code})"
         lanes = f"{self.name(self.vector)}_lanes"
-        self.tiles.lined.add(strides[self.vector])
+        self.tiles.unit_strides.add(strides[self.vector])
         self.tiles.line(f"{where}store({at}, {strides[self.vector]}, {lanes}, {code});")
 
     def _store_tensor(self, one: Store) -> None:

@@ -106,7 +106,7 @@ def side_by_side(b: Builder, parts: Sequence[Sym], at: int) -> Sym:
     found: Sym | None = None
     for part in parts:
         size = b.shape(part)[at]
-        own = _lined(b, b.settle(part), at, made, [_Line(0, 1, -begin)])
+        own = _read_along(b, b.settle(part), at, made, [_Line(0, 1, -begin)])
         found = own if found is None else choose(b, _from(b, made, begin, len(own.dims) - at), own, found)
         begin += size
     assert found is not None
@@ -159,10 +159,10 @@ def _along(b: Builder, x: Sym, at: int, places: Sequence[int]) -> Sym:
     lines = _lines(places, size)
     if len(lines) > _MOST_LINES:
         raise UnsupportedError(f"reads a dimension of {size} along {len(lines)} lines")
-    return _lined(b, x, at, made, lines)
+    return _read_along(b, x, at, made, lines)
 
 
-def _lined(b: Builder, x: Sym, at: int, made: Dim, lines: Sequence[_Line]) -> Sym:
+def _read_along(b: Builder, x: Sym, at: int, made: Dim, lines: Sequence[_Line]) -> Sym:
     """Return a tensor read along lines, each of which is chosen from its first index on."""
     dim, size = b.dims(x)[at], b.shape(x)[at]
     found: Sym | None = None

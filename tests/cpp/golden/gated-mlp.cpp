@@ -29,19 +29,19 @@ struct gated_mlp_0 {
         if (out_stride_n == 1)
             run<true>();
         else
-#ifdef LINED_ONLY
+#ifdef UNIT_STRIDES_ONLY
             __builtin_trap();
 #else
             run<false>();
 #endif
     }
 
-    template <bool LINED>
+    template <bool UNIT_STRIDES>
     void run() const {
         #pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
         for (index_t m_base = 0; m_base < m_size; m_base += m_tile)
         for (index_t n_base = 0; n_base < n_size; n_base += n_tile) {
-            const index_t out_stride_n = LINED ? 1 : this->out_stride_n;
+            const index_t out_stride_n = UNIT_STRIDES ? 1 : this->out_stride_n;
             const index_t m_count = least(m_tile, m_size - m_base);
             const index_t n_count = least(n_tile, n_size - n_base);
             Scratch scratch;

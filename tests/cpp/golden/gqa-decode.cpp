@@ -34,20 +34,20 @@ struct gqa_decode_0 {
         if (q_stride_d == 1 && out_stride_e == 1)
             run<true>();
         else
-#ifdef LINED_ONLY
+#ifdef UNIT_STRIDES_ONLY
             __builtin_trap();
 #else
             run<false>();
 #endif
     }
 
-    template <bool LINED>
+    template <bool UNIT_STRIDES>
     void run() const {
         #pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
         for (index_t h = 0; h < h_size; ++h)
         for (index_t g_base = 0; g_base < g_size; g_base += g_tile) {
-            const index_t q_stride_d = LINED ? 1 : this->q_stride_d;
-            const index_t out_stride_e = LINED ? 1 : this->out_stride_e;
+            const index_t q_stride_d = UNIT_STRIDES ? 1 : this->q_stride_d;
+            const index_t out_stride_e = UNIT_STRIDES ? 1 : this->out_stride_e;
             const index_t g_count = least(g_tile, g_size - g_base);
             Scratch scratch;
             float* const t4_tile = scratch.floats(g_tile * d_size);
