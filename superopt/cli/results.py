@@ -127,7 +127,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _kind(found: "Found") -> tuple[str, str, str]:
-    """Return what tells graphs of one bound apart: passes, split axes, and whether it is the original."""
+    """Return what tells graphs of one bound apart: passes, split axes, and whether it is the goal."""
     equal = "original" if found.is_original else "yes" if found.verdict.equal else "no"
     return _passes(found.bound), ", ".join(found.split_axes) or "-", equal
 

@@ -142,7 +142,7 @@ def by_bound(one: Found) -> tuple[float, int, str]:
 
 
 def selected(found: Sequence[Found], count: int) -> tuple[Found, ...]:
-    """Return the best, and always the original; a quarter of the places is for others than whole graphs.
+    """Return the best, and always the goal; a quarter of the places is for others than whole graphs.
 
     Those are graphs with split reductions, and corrected ones.
     """
@@ -159,7 +159,7 @@ def verified(
     """Return the graphs that are proven equal, with their verdicts, and whether time was short for others.
 
     What is not equal was merged by an unlucky draw. The proofs take at most so many seconds, but for that of
-    the original, which always stays.
+    the goal, which always stays.
     """
     from superopt.verify.graphs.all_equal import equal_to_all
     from superopt.verify.graphs.equality import LATE

@@ -338,7 +338,7 @@ class _Run:
     def _derive(
         self, attempt: "_Attempt", universe: Universe, machine: Machine
     ) -> tuple[tuple[Found, ...], int, bool]:
-        """Return the best graphs with the original, how many there were, and whether time ended it."""
+        """Return the best graphs with the goal, how many there were, and whether time ended it."""
         original = canonical(attempt.graph)
         graphs: dict[str, tuple[Graph, tuple[Split, ...]]] = {str(original): (original, ())}
         roots = [root for root in universe.roots if root is not None]

@@ -70,18 +70,18 @@ class Optimized:
 
     Call it like the original. Sizes may differ from those it was made for: where the same muGraphs are equal
     there too, they serve them, by the default configuration of each range of sizes (`OptimizeOptions.retune`
-    races some). The original computes where the program is another one: at sizes where a tensor was 1 long
-    and no longer is, for other numbers, ranks, dtypes and devices. An InputError is what neither takes.
+    races some). The original function runs where the program is another one: where a tensor was 1 long and no
+    longer is, for other numbers, ranks, dtypes and devices. An InputError says that it fails there, too.
 
     The kernels compute no gradients and know nothing of autocast: where those are wanted the original
-    computes. So it does under transforms (torch.func), while it is traced or compiled by PyTorch, and where
-    a mode of dispatch or of functions, or another default device or dtype, is in force, or where kernels
-    multiply in tf32 and PyTorch itself may not do so any more.
+    function runs. So it does under transforms (torch.func), while it is traced or compiled by PyTorch, and
+    where a mode of dispatch or of functions, or another default device or dtype, is in force, or where
+    kernels multiply in tf32 and PyTorch itself may not do so any more.
 
     What the function reads besides its arguments is looked at in each call: parameters, buffers, hooks,
     attributes, variables of a closure, globals, and what these hold. Other tensors of the same form are
     read from then on; where there is more to it, the function is traced again, which runs its Python code
-    once, and the original computes as long as the program is another one. Not seen are: writes through
+    once, and the original function runs as long as the program is another one. Not seen are: writes through
     `.data`, or by numpy, to tensors of over 64 elements whose values the function turns into numbers; the
     contents of lists and dicts of over 1,000 items and of arrays of numpy's of over 64 elements; what
     library code other than modules of PyTorch's keeps to itself; files, clocks, the environment, and what
@@ -146,16 +146,16 @@ class Optimized:
         self._hooks = None if function is None or self._rival in (None, function) else HookWatch(function)
         self._lock = RLock()  # held by a thread that looks at the function again
         self._binding: Binding | None = None
-        self._original_computes = False  # whether all calls go to the original, as the program is another one
+        self._runs_original = False  # whether all calls run the original, as the program is another one
         if self._is_ours and function is not None:
             goals = [one.goal for one in result.regions]
             self._binding = Binding(function, traced, goals, self.target.torch_device)
-            self._original_computes = self._binding.traced is None
+            self._runs_original = self._binding.traced is None
         for kernel in kernels.values():
             self._listen_to(kernel)
         self.recalled: datetime | None = None  # when an identical call measured it; None: this one did
-        self._said_why = False  # whether the log says that the original computes, and why
-        self.elsewhere: dict[str, str] = {}  # inputs of other sizes that the original computes, and why
+        self._said_why = False  # whether the log says why the original runs
+        self.elsewhere: dict[str, str] = {}  # inputs for which the original runs, and why
         if function is not None and self._rival is function:
             self.__class__ = class_that_calls(Optimized, function)
 
@@ -221,7 +221,7 @@ class Optimized:
             and not (modes.gradients() and self.wants_gradients(inputs))
             and (binding is None or binding.same())
             and ready is self._calls.latest  # other threads may have found other tensors of the function
-            and not self._original_computes
+            and not self._runs_original
         )
 
     def _call_in_any_mode(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
@@ -235,7 +235,7 @@ class Optimized:
         if modes.autocast():
             return self._original(inputs, named, _AUTOCAST)
         watch = self._watch()
-        if self._original_computes:
+        if self._runs_original:
             return self.original(*inputs, **named)
         if named or len(inputs) != len(self.inputs):
             arranged = arguments_in_order(self.function, self._name, self.inputs, inputs, named)
@@ -288,11 +288,11 @@ class Optimized:
         return bool(held) and any(one.requires_grad for one in held.values())
 
     def _original(self, inputs: tuple[Any, ...], named: Mapping[str, Any], why: str) -> Any:
-        """Compute by the original, and say why once."""
+        """Run the original function, and say why once."""
         if not self._said_why and self._is_ours:
             self._said_why = True
-            computes = "the original computes" if self.function else "the program runs without kernels"
-            log.warning("%s: %s; %s", self._name, why, computes)
+            runs = "the original function runs" if self.function else "the program runs without kernels"
+            log.warning("%s: %s; %s", self._name, why, runs)
         return self.original(*inputs, **named)
 
     def _watch(self) -> object:
@@ -319,9 +319,9 @@ class Optimized:
                 self.fused = assemble(self.traced, self._kernels)
                 self._whole = None
                 self._forget_calls()
-            elif not self._original_computes:
-                log.warning("%s: %s; the original computes", self._name, binding.why)
-            self._original_computes = binding.traced is None or bool(self._why_nothing_kept)
+            elif not self._runs_original:
+                log.warning("%s: %s; the original function runs", self._name, binding.why)
+            self._runs_original = binding.traced is None or bool(self._why_nothing_kept)
             binding.watch = watch  # set last: other threads read it first
             return watch
 
@@ -331,11 +331,11 @@ class Optimized:
             kernel.kept.give_up_with(lambda why: self._keep_nothing(kernel, why))
 
     def _keep_nothing(self, kernel: KeptKernel, why: str) -> None:
-        """Leave all calls but the present one to the original."""
+        """Run the original function in all calls after the present one."""
         kernel.kept.let_go()
         if not self._why_nothing_kept:
-            log.warning("%s: %s; the original computes", self._name, why)
-        self._why_nothing_kept, self._original_computes = why, True
+            log.warning("%s: %s; the original function runs", self._name, why)
+        self._why_nothing_kept, self._runs_original = why, True
 
     def _call_for(self, calls: Calls, key: object, inputs: tuple[Any, ...], threads: int) -> Function:
         """Return what computes inputs like these, and note it."""
@@ -391,32 +391,32 @@ class Optimized:
             program(*inputs)
             if compared or served.unsure:
                 check_floats(self.original, program, inputs, self.options.seed)
-        except Exception as error:  # a compiler or a driver may raise anything; the original still computes
+        except Exception as error:  # a compiler or a driver may raise anything
             return self._original_instead(inputs, error)
         if served.made:
             log.info("%s: kernels for %s: %s", self._name, described(inputs), ", ".join(served.made))
         return program
 
     def _original_instead(self, inputs: tuple[Any, ...], error: Exception) -> Function:
-        """Return the original for inputs for which no kernels can be made, and say so."""
+        """Return the original function for inputs for which no kernels can be made, and say so."""
         reason = first_line(error)
-        log.warning("%s: the original computes %s: %s", self._name, described(inputs), reason)
+        log.warning("%s: the original function runs for %s: %s", self._name, described(inputs), reason)
         self.elsewhere[described(inputs)] = reason
         if self.function is not None:
             return self.function
         return assemble(self._traced_at(inputs)[0] or self.traced, {})
 
     def _without_kernels(self, inputs: tuple[Any, ...], error: CodegenError) -> Any:
-        """Compute by the original, now and whenever inputs of these sizes and strides come."""
+        """Run the original function, now and whenever inputs of these sizes and strides come."""
         self._programs[signature(inputs)] = run = self._original_instead(inputs, error)
         self._calls = Calls()
         return run(*inputs)
 
     def _left_to_original(self, inputs: tuple[Any, ...], why: str) -> Function:
-        """Return the original for inputs that kernels do not serve; say so, aloud the first time."""
+        """Return the original function for inputs that kernels do not serve; warn of it the first time."""
         level = logging.INFO if self.elsewhere or not self._is_ours else logging.WARNING
         self.elsewhere[described(inputs)] = why
-        log.log(level, "%s: %s at %s; the original computes it", self._name, why, described(inputs))
+        log.log(level, "%s: %s at %s; the original function runs", self._name, why, described(inputs))
         return self.original
 
     def _original_or_error(self, inputs: tuple[Any, ...], error: InputError) -> Function:

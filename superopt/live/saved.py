@@ -40,7 +40,7 @@ def load(path: str | Path, function: Callable[..., Any] | None = None, *, retune
         options=OptimizeOptions(target=target.name, seed=result.seed, retune=retune),
     )
     if result.winner == "superopt" and not target.available:
-        log.warning("%s: made for %s, which is not available: the original computes", path, target.name)
+        log.warning("%s: made for %s, which is not available: the original function runs", path, target.name)
     if result.device is not None and target.available and result.device != target.device_name:
         log.warning(
             "%s: measured on %s, here is %s; `superopt tune` measures again",
@@ -74,7 +74,7 @@ def program_of(
                     made = target.make(one.chosen.mugraph, one.chosen.configs)
                     kernels[one.goal.name] = as_kernel(one.goal, one.chosen, made)
                 except SuperoptError as error:
-                    log.warning("%s: the original computes %s: %s", place, one.goal.name, error)
+                    log.warning("%s: the original function runs for %s: %s", place, one.goal.name, error)
     compiled = None
     if winner in PEERS and winner != EAGER.name and function is not None:
         compiled = PEERS[winner].make(function, [result.inputs], {})

@@ -18,7 +18,7 @@ _NOTABLE_MS = 50
 def explained(result: Result, elsewhere: Mapping[str, str]) -> Iterator[str]:
     """Yield the lines of what was tried and why each candidate was or was not taken.
 
-    `elsewhere` are inputs that the original computes since, and why.
+    `elsewhere` are inputs for which the original function runs since, and why.
     """
     yield headline(result)
     width = max(map(len, result.measurements), default=0)
@@ -39,9 +39,9 @@ def explained(result: Result, elsewhere: Mapping[str, str]) -> Iterator[str]:
     if result.ranked_by is not None:
         yield str(result.ranked_by)
     if result.winner == "superopt" and (places := _fixed_places(result.program)):
-        yield f"built for a length of 1 of {', '.join(places)}: at others the original computes"
+        yield f"built for a length of 1 of {', '.join(places)}: at others the original function runs"
     for inputs, reason in list(elsewhere.items())[:_MOST_DROPPED]:
-        yield f"the original computes {inputs}: {reason}"
+        yield f"the original function runs for {inputs}: {reason}"
     for node in result.program.opaque:
         yield f"not optimized: {node.target}: {node.reason}"
     phases = sorted(result.phases_ms.items(), key=lambda item: -item[1])

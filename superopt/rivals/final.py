@@ -125,7 +125,7 @@ def final_race(
                     state.tell(f"racing against {found.best_rival} alone")
                     found = alone(found, copies, seconds=seconds, patient=not state.interrupted, times=times)
                     _check_floor(found, floor)
-            except Exception as error:  # a program or the device may raise anything; the original computes
+            except Exception as error:  # a program or the device may raise anything
                 why = f"the race against PyTorch failed: {state.fault(error)}"
                 log.warning("%s: the original is what comes back: %s", state.traced.program.name, why)
                 state.interrupted |= state.lost

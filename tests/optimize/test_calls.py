@@ -79,7 +79,8 @@ def test_gradients_are_the_originals(best: Optimized, random, caplog) -> None:
     assert w.grad is not None
     torch.testing.assert_close(w.grad, torch.autograd.grad(norm_linear(x, g, w).sum(), w)[0])
     assert len(caplog.messages) == 1
-    assert "gradients are wanted (they are not under torch.no_grad()); the original computes" in caplog.text
+    why = "gradients are wanted (they are not under torch.no_grad())"
+    assert f"{why}; the original function runs" in caplog.text
     with torch.no_grad():
         assert not best(x, g, w).requires_grad
         agree(best(x, g, w), norm_linear(x, g, w))
@@ -105,7 +106,7 @@ def test_autocast_is_the_originals(best: Optimized, random, caplog) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16), caplog.at_level(logging.WARNING, "superopt"):
         assert best(*inputs).dtype == norm_linear(*inputs).dtype == torch.bfloat16
     assert best(*inputs).dtype == torch.float32
-    assert "autocast is on; the original computes" in caplog.text
+    assert "autocast is on; the original function runs" in caplog.text
 
 
 def test_autocast_within_is_named(quick, random) -> None:
@@ -199,7 +200,7 @@ def test_texts_and_not_a_number_among_the_arguments(build, random) -> None:
 
 
 @pytest.mark.parametrize("loaded", [False, True])
-def test_the_original_computes_at_strides_for_which_nothing_compiles(
+def test_the_original_function_runs_at_strides_for_which_nothing_compiles(
     build, random, monkeypatch, caplog, tmp_path: Path, loaded: bool
 ) -> None:
     """Before: a disk that had become full ended the call with an error."""
@@ -221,7 +222,8 @@ def test_the_original_computes_at_strides_for_which_nothing_compiles(
             agree(best(turned, g, w), norm_linear(turned, g, w))
             agree(other({"a": a, "b": b}, 2.0), scaled({"a": a, "b": b}, 2.0))
     assert [line.partition(":")[0] for line in caplog.messages] == ["norm_linear", "scaled"]
-    assert "the original computes f32[6, 32], f32[32], f32[32, 16]: kernel: No space left" in caplog.text
+    inputs = "f32[6, 32], f32[32], f32[32, 16]"
+    assert f"the original function runs for {inputs}: kernel: No space left" in caplog.text
 
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.deepcopy])

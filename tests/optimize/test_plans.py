@@ -75,7 +75,7 @@ def test_a_plan_for_a_device_that_is_not_here(compiled, tmp_path: Path) -> None:
     assert all(one.spill_bytes == 0 for one in reports) or len(reports) == 0
     assert all("@triton.jit" in source for source in best.sources)
     x, g, w = (torch.randn(shape) for shape in ((3, 8), (8,), (8, 4)))
-    torch.testing.assert_close(best(x, g, w), norm_linear(x, g, w))  # the original computes
+    torch.testing.assert_close(best(x, g, w), norm_linear(x, g, w))  # the original function runs
     best.save(tmp_path / "plan.json")
     loaded = superopt.load(tmp_path / "plan.json")
     assert loaded.sources == best.sources

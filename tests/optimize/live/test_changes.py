@@ -163,7 +163,7 @@ def test_another_program_is_the_originals(gate, caplog, change: Callable[[nn.Mod
             watched.theirs(torch.randn(3, 8))
     finally:
         Gate.shift = 0.5
-    assert len([line for line in caplog.messages if "the original computes" in line]) == 1
+    assert len([line for line in caplog.messages if "the original function runs" in line]) == 1
 
 
 def test_transposed_in_its_memory(gate) -> None:

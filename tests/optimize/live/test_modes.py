@@ -390,7 +390,7 @@ def test_a_function_that_asks_for_gradients_where_they_are_off(build, function, 
         for wants in (leaf, made):
             watched.theirs(wants)
             assert watched.best(wants).requires_grad == function(wants).requires_grad
-    assert "something else for such tensors; the original computes" in caplog.text
+    assert "something else for such tensors; the original function runs" in caplog.text
 
 
 def test_a_gradient_that_a_function_reads_off_its_argument(build) -> None:
