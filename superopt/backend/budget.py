@@ -65,7 +65,7 @@ def decisions_of(
         sharing, first_runs = _Sharing(races, alike, taken, ledger), warm_up.first_runs(target)
         sharing.prepare(warm_up)
         sharing.run(first_runs)
-    made = found | {digest: race.decided() for digest, race in races.items()}
+    made = found | {digest: race.conclude() for digest, race in races.items()}
     if mode_of(ledger.options) != "off":
         try:
             _defer(made, races, alike, ledger)
@@ -110,7 +110,7 @@ def _defer(
     for digest, decision in made.items():
         race, (first, *_) = races.get(digest), alike[digest]
         ledger.pending.pop(digest, None)
-        if not (race.undone if race else decision.open):
+        if not (race.may_find_more if race else decision.open):
             continue
         left_us = max((decision.before_us or 2 * first.floor_us) - first.floor_us, 0.0)
         gain_us = (race.gain_us if race else left_us) * len(alike[digest])
@@ -149,9 +149,9 @@ class _Sharing:
         for digest in self._by_gain()[0]:
             race = self.races[digest]
             if ledger.spent_s - start < most:
-                race.measure()
+                race.measure_rivals()
             if ledger.spent_s - start < 2 * most:
-                race.expect()
+                race.schedule_ahead()
             begun = begun or race.compile_ahead(warm_up)
 
     def run(self, first_runs: FirstRuns | None) -> None:
@@ -160,7 +160,7 @@ class _Sharing:
             self._try_all(first_runs, search=search)
             doubts = self._doubts()
             for digest in sorted(filter(doubts.__getitem__, doubts), key=lambda one: -doubts[one]):
-                self._note(digest, self.races[digest].confirmed(self.ledger.left_s))
+                self._note(digest, self.races[digest].confirm(self.ledger.left_s))
 
     def _try_all(self, first_runs: FirstRuns | None, *, search: bool) -> None:
         order, gains = self._by_gain(hoped=not search)
@@ -176,7 +176,8 @@ class _Sharing:
                 later = 0 if search else sum(not self.races[one].settled for one in order[at + 1 :])
                 turn_s = _turn_s(left_s, [gains[one] for one in order[at:]], _ENOUGH_S[search], later)
             patient = not search and len(waiting) > 1
-            self._note(digest, self.races[digest].tried(turn_s, first_runs, search=search, patient=patient))
+            race = self.races[digest]
+            self._note(digest, race.try_kernels(turn_s, first_runs, search=search, patient=patient))
             if not search and self.ledger.spent_s > before_s:
                 self.took.append((self.ledger.spent_s - before_s) / self.heavy[digest])
 

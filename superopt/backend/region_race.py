@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -72,18 +72,16 @@ def even() -> float:
 class RegionRace:
     """One region against Inductor's code of it; all work runs in threads outside PyTorch's compilation.
 
-    A plan that is `known` to be faster than that code is what new ones must beat.
+    In order: `measure_rivals`, `schedule_ahead`, `compile_ahead`, `try_kernels` (of the region as written,
+    and after a search), `confirm`, `conclude`. New plans must beat the one that is `known`, if any.
     """
 
     def __init__(
         self, region: Region, target: Target, ledger: Ledger, *, known: Decision | None = None
     ) -> None:
-        self.region = region
-        self.target = target
-        self.ledger = ledger
+        self.region, self.target, self.ledger = region, target, ledger
         self.options = ledger.options
-        self.module = region.subgraph.module
-        self.blank = blank_of(region)
+        self.module, self.blank = region.subgraph.module, blank_of(region)
         self.inputs = RegionInputs(region, target, self.blank.flops)
         self.call_us = _CALL_US if target.torch_device == "cpu" else 0.0  # a GPU runs behind its calls
         self.seconds, self.deadline = 0.0, 0.0
@@ -139,24 +137,24 @@ class RegionRace:
         return max((_APART if self.fused else 1.0) * eager_us - after_us, 0.0)
 
     @property
-    def undone(self) -> bool:
+    def may_find_more(self) -> bool:
         """Whether more time may find more."""
         return not self.settled and (not self.searched or self.found is None or self.found.open)
 
-    def measure(self) -> None:
+    def measure_rivals(self) -> None:
         """Measure the rivals before any kernel is made; settle the region where nothing can be gained."""
         if self.rival is not None or self.settled:
             return
         with self.ledger.spending():
-            found = self._guarded(lambda: self._opened() or self.blank)
+            found = self._guarded(lambda: self._measure_once() or self.blank)
         if found.why:
             self.settled = True
             self.found = self.found or replace(found, open=has_failed(found))
 
-    def expect(self) -> None:
+    def schedule_ahead(self) -> None:
         """Schedule the region as it is written in a way or two, so that its kernels' times are predicted.
 
-        Of attention, a search is part of that, which needs the time of the region's turn.
+        Attention is left out: it is searched even as it is written, which takes the time of `try_kernels`.
         """
         if self.settled or self.rival is None or mostly_attention(self.region.subgraph.piece):
             return
@@ -164,8 +162,8 @@ class RegionRace:
         self.deadline = time.monotonic() + self.seconds
         with self.ledger.spending():
             try:
-                self.ahead = Ahead(alone(lambda: written_regions(*self._scheduled(search=False))))
-            except Exception as error:  # it is said when the region's turn comes
+                self.ahead = Ahead(alone(lambda: written_regions(*self._schedule(search=False))))
+            except Exception as error:  # `try_kernels` says it again
                 log.info("%s: not scheduled ahead: %s", self.blank.operators, first_line(error))
 
     def compile_ahead(self, warm_up: WarmUp) -> bool:
@@ -175,13 +173,13 @@ class RegionRace:
         self.ahead.compile(warm_up, self.target, max(self.ledger.left_s, 0.1))
         return True
 
-    def tried(
+    def try_kernels(
         self, seconds: float, first_runs: FirstRuns | None, *, search: bool, patient: bool = False
     ) -> Decision:
         """Make and race kernels for about so many seconds, of the region as written or after a search.
 
-        Return the best decision so far, which `decided` keeps. While others wait, a patient region does not
-        have Inductor compile its code: what only a race with that can tell is left for `confirmed`.
+        Return the best decision so far. While other regions wait, a `patient` one does not have Inductor
+        compile its code: kernels that only a race with that code can judge wait for `confirm`.
         """
         before = self.found or self.blank
         if self.settled:
@@ -190,17 +188,17 @@ class RegionRace:
             self.found = before if before.taken else self._without_time(before)
             return self.found
         self.first_runs, self.patient, self.waiting = first_runs, patient, None
-        return self._turn(seconds, lambda: self._opened() or self._best(self._try(search), search), search)
+        return self._work_for(seconds, partial(self._make_and_race, search), search)
 
-    def confirmed(self, seconds: float) -> Decision:
-        """Race the kernels that wait for that with Inductor's code, in about so many seconds."""
+    def confirm(self, seconds: float) -> Decision:
+        """Let kernels that wait for Inductor's code race it, in about so many seconds."""
         waiting, self.waiting, self.patient = self.waiting, None, False
         if waiting is None or seconds < COMPILING_S:
             return self.found or self.blank
-        return self._turn(seconds, lambda: self._best(waiting(), search=False), search=False)
+        return self._work_for(seconds, lambda: self._choose(waiting(), search=False), search=False)
 
-    def _turn(self, seconds: float, work: Callable[[], Decision], search: bool) -> Decision:
-        """Return the best decision after some work on the region, which has so many seconds."""
+    def _work_for(self, seconds: float, work: Callable[[], Decision], search: bool) -> Decision:
+        """Do some work that has so many seconds and makes a decision; return the best decision so far."""
         before = self.found or self.blank
         self.seconds = min(seconds, _MOST_S)
         self.deadline = time.monotonic() + self.seconds
@@ -214,8 +212,8 @@ class RegionRace:
         self.found = further(replace(made, open=made.open or late, seconds=spent), before)
         return self.found
 
-    def decided(self) -> Decision:
-        """Return the best decision, noted for this model and for later processes."""
+    def conclude(self) -> Decision:
+        """Write the best decision to the ledger and the cache, and return it."""
         found = replace(self.found or self._without_time(self.blank), budget_s=self.ledger.budget_s)
         keep(found, self.region, self.ledger)
         return found
@@ -236,7 +234,7 @@ class RegionRace:
             if self.rival is not None:
                 self.rival.give_up_copies()
 
-    def _opened(self) -> Decision | None:
+    def _measure_once(self) -> Decision | None:
         """Measure the rivals at the first call; return a decision where nothing can be gained."""
         if self.rival is not None:
             return None
@@ -252,9 +250,9 @@ class RegionRace:
         return self._no_gain(self.before_us)
 
     def _no_gain(self, before: float) -> Decision | None:
-        """Return why nothing can be gained on a time, if so."""
+        """Return the decision that nothing can be gained on a time, if so."""
         if before < self.floor_us:
-            self._lowered_to(floor_anew(self.region, self.target, before))
+            self._lower_floor(floor_anew(self.region, self.target, before))
         if before < _TOO_SHORT_US:
             why = f"too short: in {before:.0f} µs less can be gained than a call costs"
         elif before < _NO_ROOM * self.floor_us and before < _NO_ROOM * self._cheapest_us():
@@ -266,14 +264,14 @@ class RegionRace:
 
     def _cheapest_us(self) -> float:
         """Return the floor of the cheapest equal graph that a short search finds, as the region's own."""
-        return self._lowered_to(min(self.floor_us, cheapest_us(self.region, self.target, _LOOKING_S)))
+        return self._lower_floor(min(self.floor_us, cheapest_us(self.region, self.target, _LOOKING_S)))
 
-    def _lowered_to(self, floor_us: float) -> float:
+    def _lower_floor(self, floor_us: float) -> float:
         self.floor_us = floor_us
         self.blank = replace(self.blank, floor_us=floor_us or None)
         return floor_us
 
-    def _best(self, made: Decision, search: bool) -> Decision:
+    def _choose(self, made: Decision, search: bool) -> Decision:
         """Return the better of our kernels and PyTorch's own operators, if it beats Inductor's code.
 
         To race operators takes as long as our kernels: where these win as written, operators wait.
@@ -288,7 +286,7 @@ class RegionRace:
         elif self.found is not None and self.found.taken:  # open if a quieter moment may tell otherwise
             self.found = replace(self.found, open=made.open)
         ours = self.found if self.found is not None and self.found.taken else None
-        other = self._by_operators(search)
+        other = self._race_operators(search)
         if ours is not None:
             faster = other.taken and (other.after_us or inf) * WIN < (ours.after_us or 0.0)
             return other if faster else ours
@@ -303,7 +301,7 @@ class RegionRace:
             return made
         return better(made, before, self.region, self.target, rival.copies, seconds=self._race_s)
 
-    def _by_operators(self, search: bool) -> Decision:
+    def _race_operators(self, search: bool) -> Decision:
         """Race PyTorch's own operators with Inductor's code, once, where they may be faster."""
         rival, known, win = self._opponents, self.blank, min(WIN, _OPERATORS_WIN)
         timed, hoped = rival.has_made(INDUCTOR), search and slides(self.region)
@@ -318,16 +316,25 @@ class RegionRace:
         plan, ours = kept_plan(made), calling(self.region, made.text)
         if self.inputs.fault_of(made, ours, rival.copies[0], floats=self.options.verify, covered=True):
             return known
-        found = self._judged(known, self._race(ours, INDUCTOR, win), plan, self.call_us, win)
+        found = self._decide(known, self._race(ours, INDUCTOR, win), plan, self.call_us, win)
         if found.taken and (why := slower_elsewhere(self.inputs, ours, self.options.inductor, self.deadline)):
             return replace(found, taken=False, plan=None, why=why)
         self.operators_raced = not found.open  # a quieter moment may tell
         return replace(found, why=f"{found.why}, by PyTorch's own operators")
 
-    def _try(self, search: bool) -> Decision:
-        rival, known = self._opponents, self.blank
-        scheduled, state = self._scheduled(search)
+    def _make_and_race(self, search: bool) -> Decision:
+        return self._measure_once() or self._choose(self._run_funnel(search), search)
+
+    def _run_funnel(self, search: bool) -> Decision:
+        """Return the decision on kernels that are made now, or why none of them may race the rivals."""
+        scheduled, state = self._schedule(search)
         regions = run_regions(scheduled, state)
+        known = self._compare(regions)
+        return known if known.why else self._check_plan(known, regions, state)
+
+    def _compare(self, regions: Sequence[RegionCandidates]) -> Decision:
+        """Return the time of the kernels that the funnel leaves, or why none is fast enough to be checked."""
+        rival, known = self._opponents, self.blank
         after = fastest_us(regions)
         if after is None:
             return replace(known, why=f"no kernels: {why_none(regions)}")
@@ -336,32 +343,33 @@ class RegionRace:
             told = f"{rival.most_us / after:.2f} times the speed of PyTorch as it is"
             return replace(known, why=told, open=not are_steady(regions))
         if 0 < HOPELESS * rival.least_us < after * WIN:
-            known = replace(known, before_us=rival.least_us, before_is_least=True)
-            return replace(
-                known, why=f"{rival.least_us / after:.2f} times the speed of the library calls alone"
-            )
+            told = f"{rival.least_us / after:.2f} times the speed of the library calls alone"
+            return replace(known, before_us=rival.least_us, before_is_least=True, why=told)
         chosen = [part.chosen for part in regions if part.chosen is not None]
         if not chosen or len(chosen) < len(regions):
             return replace(known, why=f"no kernels: {why_none(regions)}")
-        after = sum(one.us for one in chosen)
-        known = replace(known, after_us=after)
+        known = replace(known, after_us=(after := sum(one.us for one in chosen)))
         if (best := self._taken_us) is not None and after * min(WIN, BETTER) > best:
             return replace(known, why="no faster than before the search", open=not are_steady(regions))
-        verdicts = dict.fromkeys(str(one.verdict) for one in chosen)
+        return known
+
+    def _check_plan(self, known: Decision, regions: Sequence[RegionCandidates], state: State) -> Decision:
+        """Check the plan of the chosen kernels as the model calls it, and race it with the rivals."""
+        verdicts = dict.fromkeys(str(part.chosen.verdict) for part in regions if part.chosen is not None)
         known = replace(known, verdict="; ".join([*verdicts, str(state.floats)]))
         made = RegionPlan.of(self.region.goal, regions, self.target, state.kernels)
         plan = kept_plan(made)
-        ours, given = calling(self.region, plan), rival.copies[0]
+        ours, given = calling(self.region, plan), self._opponents.copies[0]
         made.by_kernels(self.inputs.known(made, given))
         # All comparisons were seen both ways where the kernels were checked.
         if why := self.inputs.fault_of(made, ours, given, floats=self.options.verify, covered=False):
             return replace(known, why=why)
-        return self._confirmed(known, ours, plan, state.unclear)
+        return self._race_rivals(known, ours, plan, state.unclear)
 
-    def _confirmed(self, known: Decision, ours: fx.GraphModule, plan: str, unclear: bool) -> Decision:
+    def _race_rivals(self, known: Decision, ours: fx.GraphModule, plan: str, unclear: bool) -> Decision:
         """Return the decision on kernels that passed all checks, after their races."""
         rival = self._opponents
-        raced = self._raced(known, ours, plan, unclear)
+        raced = self._race_inductor(known, ours, plan, unclear)
         if self.waiting is not None:
             return raced
         raced = replace(raced, open=raced.open or unclear)
@@ -374,7 +382,7 @@ class RegionRace:
             return replace(raced, taken=False, plan=None, why=why)
         return raced
 
-    def _scheduled(self, search: bool) -> tuple[list[RegionCandidates], State]:
+    def _schedule(self, search: bool) -> tuple[list[RegionCandidates], State]:
         """Return the parts of the region with their candidates, and the state of the funnel before them."""
         options, clock = self._settings(search), Clock()
         program, end = self.region.traced.program, self.deadline - _MAKING * self.seconds
@@ -400,25 +408,23 @@ class RegionRace:
         most = self._taken_us or min(self.before_us, hopeless or self.before_us, eager)
         return most / WIN if WIN else inf
 
-    # -- races
-
-    def _raced(self, known: Decision, ours: fx.GraphModule, plan: str, unclear: bool) -> Decision:
+    def _race_inductor(self, known: Decision, ours: fx.GraphModule, plan: str, unclear: bool) -> Decision:
         """Race with the library calls alone, and where that does not settle it with Inductor's code."""
         rival = self._opponents
         if rival.has_library and not rival.has_made(INDUCTOR) and not known.before_is_least:
-            least = self._judged(replace(known, before_is_least=True), self._race(ours, LIBRARY_CALLS), plan)
+            least = self._decide(replace(known, before_is_least=True), self._race(ours, LIBRARY_CALLS), plan)
             if least.taken or (least.before_us or 0.0) * HOPELESS < (least.after_us or 0.0):
                 return least
             known = replace(known, before_us=least.before_us, after_us=least.after_us, before_is_least=True)
         late = self.patient or self.deadline - time.monotonic() < COMPILING_S
         if late and not rival.has_made(INDUCTOR):
-            self.waiting = partial(self._confirmed, known, ours, plan, unclear)
+            self.waiting = partial(self._race_rivals, known, ours, plan, unclear)
             return replace(known, why="no time to compile Inductor's code of it", open=True)
         raced = self._race(ours, INDUCTOR)
         self.ledger.note_compiled(self.module.graph, rival.making_s[INDUCTOR.name])
         self.before_us = raced.measurements["inductor"].median_us
         known = replace(known, why="", before_is_least=False)
-        return self._no_gain(self.before_us) or self._judged(known, raced, plan, self.call_us)
+        return self._no_gain(self.before_us) or self._decide(known, raced, plan, self.call_us)
 
     def _race(self, ours: Function, other: Rival, win: float = 0.0) -> HeadToHead:
         """Race ours against a rival, and for longer where chance may have decided."""
@@ -432,14 +438,12 @@ class RegionRace:
     def _race_s(self) -> float:
         return min(_RACE_S, _CONFIRMING * self.seconds)
 
-    def _judged(
+    def _decide(
         self, known: Decision, raced: HeadToHead, plan: str, call_us: float = 0.0, win: float = 0.0
     ) -> Decision:
         """Return the decision after a race, of whose rival a call takes so long beside its work."""
         self.before_us = raced.measurements["inductor"].median_us
         return judged(known, raced, plan, call_us, win or WIN)
-
-    # -- plans
 
     def _settings(self, search: bool) -> OptimizeOptions:
         share = _SEARCHING if search or mostly_attention(self.region.subgraph.piece) else 0.0

@@ -395,7 +395,7 @@ def take_all(self: Any, known: Decision, raced: Any, plan: str) -> Decision:
 @pytest.mark.usefixtures("quick_kernels")
 def test_a_search_is_kept_for_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The whole way by Inductor: search, race, report; then again from the cache, and explained."""
-    monkeypatch.setattr(region_race.RegionRace, "_judged", take_all)
+    monkeypatch.setattr(region_race.RegionRace, "_decide", take_all)
     monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
     monkeypatch.setattr(region_race, "_NO_ROOM", 0.0)
     monkeypatch.setattr(region_race, "WIN", 0.0)

@@ -21,7 +21,7 @@ logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 torch.set_num_threads(1)
 torch.manual_seed(0)
 judged = lambda self, known, raced, plan: replace(known, taken=True, plan=plan, why="a test")
-region_race.RegionRace._judged = judged
+region_race.RegionRace._decide = judged
 region_race.WIN = region_race._NO_ROOM = region_race._TOO_SHORT_US = 0.0
 passes = []
 plain = graphpass.RegionPass._run

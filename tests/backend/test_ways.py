@@ -86,7 +86,7 @@ def test_an_axis_that_is_marked_is_compiled_once(taken: list[Decision]) -> None:
 def test_a_search(
     way: dict[str, Any], monkeypatch: pytest.MonkeyPatch, warnings_logged: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(region_race.RegionRace, "_judged", take_all)
+    monkeypatch.setattr(region_race.RegionRace, "_decide", take_all)
     monkeypatch.setattr(region_race, "slower_elsewhere", lambda *given: None)
     for name in ("_TOO_SHORT_US", "_NO_ROOM", "WIN"):
         monkeypatch.setattr(region_race, name, 0.0)

@@ -27,7 +27,7 @@ from dataclasses import replace
 from superopt.backend import region_race
 from superopt.backend.deferred import helper
 
-region_race.RegionRace._judged = lambda self, known, raced, plan, call_us=0.0: replace(
+region_race.RegionRace._decide = lambda self, known, raced, plan, call_us=0.0: replace(
     known, taken=True, plan=plan, why="a test"
 )
 region_race.WIN = region_race._NO_ROOM = region_race._TOO_SHORT_US = 0.0
@@ -39,7 +39,7 @@ if {stuck}:
         subprocess.Popen(["sleep", "1000"], start_new_session=True)
         print(held.name)
         time.sleep(1000)
-    region_race.RegionRace.measure = stuck
+    region_race.RegionRace.measure_rivals = stuck
 if __name__ == "__main__":
     helper.main()
 """

@@ -47,8 +47,8 @@ def races(monkeypatch: pytest.MonkeyPatch) -> Race:
             self.found, self.searched = found, search
             return found
 
-        monkeypatch.setattr(RegionRace, "measure", lambda self: None)
-        monkeypatch.setattr(RegionRace, "tried", tried)
+        monkeypatch.setattr(RegionRace, "measure_rivals", lambda self: None)
+        monkeypatch.setattr(RegionRace, "try_kernels", tried)
         monkeypatch.setattr("superopt.funnel.warm_up.WarmUp.first_runs", lambda self, target: None)
 
     return ending
@@ -170,7 +170,7 @@ def test_what_is_interrupted_waits_as_before(
         assert [one.begun for one in pending_items()] == [1]
         raise error
 
-    monkeypatch.setattr(RegionRace, "measure", interrupted)
+    monkeypatch.setattr(RegionRace, "measure_rivals", interrupted)
     defer(region, 5.0, ledger())
     [item] = pending_items()
     with pytest.raises(error):
@@ -183,7 +183,7 @@ def test_what_a_dying_process_finds_is_void(
 ) -> None:
     """As a helper ends, its compilers are killed: that no kernel could be made says nothing."""
     races(replace(blank_of(region), why="no kernels: none could be made"))
-    monkeypatch.setattr(RegionRace, "measure", lambda self: give_up())
+    monkeypatch.setattr(RegionRace, "measure_rivals", lambda self: give_up())
     defer(region, 5.0, ledger())
     [item] = pending_items()
     with pytest.raises(KeyboardInterrupt):
@@ -218,7 +218,7 @@ def test_what_fails_stops_no_other_and_is_given_up_in_the_end(
         if self.region.key == region.key:
             raise RuntimeError("a test")
 
-    monkeypatch.setattr(RegionRace, "measure", fails)
+    monkeypatch.setattr(RegionRace, "measure_rivals", fails)
     defer(region, 5.0, ledger())
     defer(other, 4.0, ledger())
     for begun in (1, 2, 3):
@@ -236,7 +236,7 @@ def test_what_a_program_decides_meanwhile_stays(
 ) -> None:
     races(replace(blank_of(region), why="slower this time"))
     won = taken(region)
-    monkeypatch.setattr(RegionRace, "measure", lambda self: keep(won, region, ledger()))
+    monkeypatch.setattr(RegionRace, "measure_rivals", lambda self: keep(won, region, ledger()))
     defer(region, 5.0, ledger())
     [outcome] = work_through()
     assert outcome.done
@@ -351,7 +351,7 @@ def test_a_child_does_not_tune_on(tmp_path: Any) -> None:
 def test_a_wrong_kernel_is_never_kept(wrong: bool, region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
     """The race is the real one, with nothing to beat; a planted kernel is off by one in a hundred."""
     judged = lambda self, known, raced, plan: replace(known, taken=True, plan=plan, why="a test")  # noqa: E731
-    monkeypatch.setattr(RegionRace, "_judged", judged)
+    monkeypatch.setattr(RegionRace, "_decide", judged)
     for name in ("WIN", "_NO_ROOM", "_TOO_SHORT_US"):
         monkeypatch.setattr(region_race, name, 0.0)
     if wrong:

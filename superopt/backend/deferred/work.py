@@ -252,13 +252,13 @@ def _decided(
     end = time.monotonic() + seconds
     with WarmUp() as warm_up:
         first_runs = warm_up.first_runs(target)
-        race.measure()
+        race.measure_rivals()
         for search, most in ((False, _AS_WRITTEN_S), (True, _SEARCHED_S)):
-            race.tried(min(most, end - time.monotonic()), first_runs, search=search)
+            race.try_kernels(min(most, end - time.monotonic()), first_runs, search=search)
         found = race.found or race.blank
         if before is not None and found.taken:
             found = alone(lambda: _better(race, found, before))
-    ended = not race.undone or seconds >= _AS_WRITTEN_S + _SEARCHED_S
+    ended = not race.may_find_more or seconds >= _AS_WRITTEN_S + _SEARCHED_S
     return (before if before is not None and not found.taken else found), ended
 
 

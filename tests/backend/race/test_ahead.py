@@ -58,7 +58,7 @@ def test_kernels_that_promise_a_gain_are_compiled_ahead(
         prepared.append(mugraph)
         return Future()
 
-    for name, made in (("measure", measure), ("expect", expect), ("tried", tried)):
+    for name, made in (("measure_rivals", measure), ("schedule_ahead", expect), ("try_kernels", tried)):
         monkeypatch.setattr(RegionRace, name, made)
     monkeypatch.setattr(WarmUp, "prepare", prepare)
     owner = ledger(budget_s=100.0, cache=False)

@@ -92,14 +92,14 @@ def test_a_known_plan_stays_where_nothing_better_is_found(
     wider = region(target, "frozen")
     known = taken(wider, target, open=True)
     race = RegionRace(wider, target, ledger("frozen", budget_s=60.0), known=known)
-    monkeypatch.setattr(RegionRace, "_opened", lambda self: None)
-    monkeypatch.setattr(RegionRace, "_try", lambda self, search: replace(self.blank, why="slower"))
-    monkeypatch.setattr(RegionRace, "_by_operators", lambda self, search: self.blank)
+    monkeypatch.setattr(RegionRace, "_measure_once", lambda self: None)
+    monkeypatch.setattr(RegionRace, "_run_funnel", lambda self, search: replace(self.blank, why="slower"))
+    monkeypatch.setattr(RegionRace, "_race_operators", lambda self, search: self.blank)
     for search in (False, True):
-        assert race.undone  # the wider policy may find more, given time
-        found = race.tried(9.0, None, search=search)
+        assert race.may_find_more  # the wider policy may find more, given time
+        found = race.try_kernels(9.0, None, search=search)
         assert (found.taken, found.plan) == (True, known.plan)
-    assert not race.undone
+    assert not race.may_find_more
 
 
 def times(*, steady: bool = True) -> Measurement:

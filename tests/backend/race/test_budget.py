@@ -82,8 +82,8 @@ def undecided(region: Region, target: Target, ledger: Ledger) -> Decision:
     """Return what comes of a region for which there is half a second."""
     contest = RegionRace(region, target, ledger)
     for search in (False, True):
-        contest.tried(0.5, None, search=search)
-    return contest.decided()
+        contest.try_kernels(0.5, None, search=search)
+    return contest.conclude()
 
 
 def test_what_there_was_no_time_for_is_kept(region: Region, target: Target) -> None:
@@ -179,10 +179,10 @@ def test_what_cannot_win_is_not_searched(
 
     monkeypatch.setattr(region_race, "Opponents", lambda *unused, **named: Slow(before_us))
     monkeypatch.setattr(region_race, "cheapest_us", lambda *unused: cheapest)
-    monkeypatch.setattr(RegionRace, "_try", no_kernels)
+    monkeypatch.setattr(RegionRace, "_run_funnel", no_kernels)
     contest = RegionRace(replace(region, floor_us=100.0), target, ledger(budget_s=60.0))
     for search in (False, True):
-        found = contest.tried(9.0, None, search=search)
+        found = contest.try_kernels(9.0, None, search=search)
     if why is None:
         assert tried == [False, True]
         assert contest.gain_us == before_us - (40.0 if before_us < 110.0 else 100.0)
@@ -209,7 +209,7 @@ def test_a_floor_of_a_busy_moment_is_not_believed(
     monkeypatch.setattr(type(target), "floor_us", lambda self, goal: 90.0 if len(asked) > 1 else 10.0)
     for gain in (40.0, 50.0):
         contest = RegionRace(replace(region, floor_us=100.0), target, ledger())
-        assert contest._opened() is None
+        assert contest._measure_once() is None
         assert contest.gain_us == gain
     assert len(asked) == 2
 
@@ -238,7 +238,7 @@ def test_what_a_race_decides(
 ) -> None:
     contest = RegionRace(region, target, ledger())
     known = replace(contest.blank, before_is_least=least)
-    found = contest._judged(known, raced(speedup, sure=sure), "a plan")
+    found = contest._decide(known, raced(speedup, sure=sure), "a plan")
     assert (found.taken, found.why) == (taken, f"at least {why}" if least else why)
     assert found.open == (not sure)
     assert ("Inductor at least 9.0" in found.text()) == least
@@ -249,9 +249,9 @@ def test_any_kernels_are_taken_where_none_need_win(
     speedup: float, sure: bool, region: Region, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contest = RegionRace(region, target, ledger())
-    assert not contest._judged(contest.blank, raced(speedup, sure=sure), "a plan").taken
+    assert not contest._decide(contest.blank, raced(speedup, sure=sure), "a plan").taken
     monkeypatch.setattr(region_race, "WIN", 0.0)
-    assert contest._judged(contest.blank, raced(speedup, sure=sure), "a plan").taken
+    assert contest._decide(contest.blank, raced(speedup, sure=sure), "a plan").taken
 
 
 @pytest.mark.parametrize("left_s", [1.4, 2.0, 4.0])
@@ -259,10 +259,10 @@ def test_a_search_is_begun_only_where_it_can_end(
     left_s: float, region: Region, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[bool] = []
-    monkeypatch.setattr(RegionRace, "_opened", lambda self: None)
-    monkeypatch.setattr(RegionRace, "_try", lambda self, search: begun.append(search) or self.blank)
+    monkeypatch.setattr(RegionRace, "_measure_once", lambda self: None)
+    monkeypatch.setattr(RegionRace, "_run_funnel", lambda self, search: begun.append(search) or self.blank)
     for search in (False, True):
-        RegionRace(region, target, ledger(budget_s=9.0)).tried(left_s, None, search=search)
+        RegionRace(region, target, ledger(budget_s=9.0)).try_kernels(left_s, None, search=search)
     assert begun == [search for search, least_s in ((False, 1.5), (True, 3.0)) if left_s >= least_s]
 
 
@@ -306,9 +306,9 @@ def test_inductors_code_is_compiled_only_where_it_decides(
     monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
     monkeypatch.setattr(region_race, "_CALL_US", 0.0)
     contest = RegionRace(replace(region, floor_us=0.0), target, ledger())
-    assert contest._opened() is None
+    assert contest._measure_once() is None
     contest.deadline = time.monotonic() + seconds
-    found = contest._raced(contest.blank, region.subgraph.module, "a plan", unclear=False)
+    found = contest._race_inductor(contest.blank, region.subgraph.module, "a plan", unclear=False)
     assert (found.taken, found.before_is_least, bool(asked)) == (taken, least, compiled)
 
 
@@ -328,25 +328,25 @@ def test_while_other_regions_wait_inductors_code_is_compiled_later(
     monkeypatch.setattr(RegionRace, "_race", race)
     monkeypatch.setattr(
         RegionRace,
-        "_try",
-        lambda self, search: self._confirmed(
+        "_run_funnel",
+        lambda self, search: self._race_rivals(
             replace(self.blank, after_us=10.0), region.subgraph.module, "a plan", False
         ),
     )
     monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
     monkeypatch.setattr(region_race, "_CALL_US", 0.0)
     contest = RegionRace(replace(region, floor_us=0.0), target, ledger(budget_s=60.0))
-    assert contest._opened() is None
+    assert contest._measure_once() is None
     contest._opponents.most_us = 50.0
-    assert contest.confirmed(9.0) == contest.blank  # nothing waits yet
-    first = contest.tried(9.0, None, search=False, patient=True)
+    assert contest.confirm(9.0) == contest.blank  # nothing waits yet
+    first = contest.try_kernels(9.0, None, search=False, patient=True)
     assert (first.taken, first.open, raced_with) == (False, True, ["library calls"])
     assert contest.doubt_us > 0
-    assert contest.confirmed(1.0).why == first.why  # too little time is left
+    assert contest.confirm(1.0).why == first.why  # too little time is left
     assert contest.doubt_us == 0
-    contest.tried(9.0, None, search=False, patient=True)
+    contest.try_kernels(9.0, None, search=False, patient=True)
     raced_with.clear()
-    assert contest.confirmed(9.0).taken == (inductor > 1)
+    assert contest.confirm(9.0).taken == (inductor > 1)
     assert raced_with[:1] == ["inductor"]
     assert contest.doubt_us == 0
 
@@ -361,14 +361,14 @@ def test_while_other_regions_wait_operators_race_later(
         asked.append(search)
         return replace(self.blank, taken=True, plan="operators", after_us=40.0, why="faster")
 
-    monkeypatch.setattr(RegionRace, "_try", lambda self, search: replace(self.blank, why="no kernels"))
-    monkeypatch.setattr(RegionRace, "_by_operators", by_operators)
+    monkeypatch.setattr(RegionRace, "_run_funnel", lambda self, search: replace(self.blank, why="no kernels"))
+    monkeypatch.setattr(RegionRace, "_race_operators", by_operators)
     contest = RegionRace(replace(region, floor_us=0.0), target, ledger(budget_s=60.0))
-    assert contest._opened() is None
+    assert contest._measure_once() is None
     contest.fused, contest._opponents.most_us = True, 50.0
-    assert not contest.tried(9.0, None, search=False, patient=True).taken
+    assert not contest.try_kernels(9.0, None, search=False, patient=True).taken
     assert (asked, contest.doubt_us > 0) == ([], True)
-    assert contest.confirmed(9.0).plan == "operators"
+    assert contest.confirm(9.0).plan == "operators"
     assert (asked, contest.doubt_us) == ([False], 0)
 
 

@@ -90,7 +90,7 @@ def test_a_region_without_room_for_its_inputs_is_left(monkeypatch: pytest.Monkey
     monkeypatch.setattr(memory, "available_bytes", lambda: 2 * own - 1)
     monkeypatch.delattr(inputs, "typical")
     race = RegionRace(region, target, Ledger(BackendOptions(budget_s=60.0)))
-    race.measure()
+    race.measure_rivals()
     assert race.settled
     assert race.found is not None
     assert not race.found.taken

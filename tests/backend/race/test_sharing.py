@@ -25,7 +25,7 @@ def target() -> Target:
 def no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no processes, and measure nothing."""
     monkeypatch.setattr(FirstRuns, "start", lambda self: None)
-    monkeypatch.setattr(RegionRace, "measure", lambda self: None)
+    monkeypatch.setattr(RegionRace, "measure_rivals", lambda self: None)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def turns(
         self.ledger.spent_s += takes(had)
         return self.blank
 
-    monkeypatch.setattr(RegionRace, "tried", tried)
+    monkeypatch.setattr(RegionRace, "try_kernels", tried)
     owner = ledger(budget_s=budget_s, cache=False)
     found = budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
     assert len(found) == 3
@@ -94,8 +94,8 @@ def test_who_may_gain_most_comes_first(monkeypatch: pytest.MonkeyPatch, target: 
         order.append(rows_of(self))
         return replace(self.blank, taken=True)
 
-    monkeypatch.setattr(RegionRace, "_opened", opened)
-    monkeypatch.setattr(RegionRace, "tried", tried)
+    monkeypatch.setattr(RegionRace, "_measure_once", opened)
+    monkeypatch.setattr(RegionRace, "try_kernels", tried)
     owner = ledger(budget_s=100.0, cache=False)
     owner.node_s = 0.001
     found = budget.decisions_of(regions_of_sizes(target, owner, 2, 6, 4), target, owner, WarmUp())
@@ -159,7 +159,7 @@ def test_who_waits_for_inductors_code_lets_others_try_first(
         had.append(("confirmed", rows_of(self)))
         return self.blank
 
-    for name, made in (("measure", measure), ("tried", tried), ("confirmed", confirmed)):
+    for name, made in (("measure_rivals", measure), ("try_kernels", tried), ("confirm", confirmed)):
         monkeypatch.setattr(RegionRace, name, made)
     owner = ledger(budget_s=100.0, cache=False)
     budget.decisions_of(regions_of_sizes(target, owner, *rows), target, owner, WarmUp())
@@ -180,7 +180,7 @@ def test_no_region_takes_the_time_of_a_race_that_may_gain_more(
     monkeypatch.setattr(
         RegionRace, "doubt_us", property(lambda self: doubt_us if rows_of(self) == 6 else 0.0)
     )
-    monkeypatch.setattr(RegionRace, "confirmed", lambda self, seconds: self.blank)
+    monkeypatch.setattr(RegionRace, "confirm", lambda self, seconds: self.blank)
     had = turns(monkeypatch, target, 9.0, takes=lambda had: 3.0 if had[-1].seconds else 0.0)
     assert [one.rows for one in had if not one.search] == [6, 4, 2]
     assert [one.seconds > 0 for one in had if not one.search] == [True, True, begun]
