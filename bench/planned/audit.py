@@ -80,10 +80,10 @@ def judged_all(
         name = jobs[0][1].case.name
         tell(f"{name}: compiling {len(new)} of {len(jobs)} kernels for {target.name}")
     waiting = [job for job, _ in new.values() if not isinstance(job, str)]
-    outcomes = iter(compile_all(waiting, workers=workers, limit_seconds=_JOB_S) if waiting else ())
+    results = iter(compile_all(waiting, workers=workers, limit_seconds=_JOB_S) if waiting else ())
     for mark, (job, kernel) in new.items():
-        outcome = job if isinstance(job, str) else next(outcomes)
-        known[mark] = {"mark": mark, **judged(kernel, outcome, target)}
+        result = job if isinstance(job, str) else next(results)
+        known[mark] = {"mark": mark, **judged(kernel, result, target)}
     return [known[mark] for mark in marks]
 
 

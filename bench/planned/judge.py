@@ -19,7 +19,7 @@ from superopt.errors import SuperoptError
 from superopt.ir import value_axes
 from superopt.precision import half_of
 from superopt.targets.cuda import CudaTarget
-from superopt.tune.pool import Outcome, TritonJob
+from superopt.tune.pool import JobResult, TritonJob
 
 __all__ = ["FINDINGS", "AuditedKernel", "job_of", "judged", "mark_of", "reasoned"]
 
@@ -91,14 +91,14 @@ def mark_of(kernel: AuditedKernel, job: TritonJob | str, target: CudaTarget) -> 
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_MARK]
 
 
-def judged(kernel: AuditedKernel, outcome: Outcome | str, target: CudaTarget) -> Record:
+def judged(kernel: AuditedKernel, result: JobResult | str, target: CudaTarget) -> Record:
     """Return the record of a kernel that was compiled, or could not be."""
     mugraph, config = kernel.candidate.mugraph, kernel.config
     tiles = {"tiles": dict(config.tiles), "warps": config.num_warps, "stages": config.num_stages}
-    failure = outcome if isinstance(outcome, str) else outcome.failure or target.unfit(outcome.made)
-    if isinstance(outcome, str) or failure is not None:
+    failure = result if isinstance(result, str) else result.failure or target.unfit(result.made)
+    if isinstance(result, str) or failure is not None:
         return {**tiles, "failure": failure, "findings": ["fails"]}
-    made = outcome.made
+    made = result.made
     program = kernel.program
     code = read_machine_code(made.ptx, made.sass, inner_turns=inner_turns(program, config.blocks))
     device = target.cost_device()

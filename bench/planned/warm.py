@@ -10,7 +10,7 @@ from typing import Any
 from superopt.bench.planned.compiler import LATE, CompileJob
 from superopt.bench.planned.loaded import Loaded, Settings
 from superopt.candidates import Candidate, RegionCandidates
-from superopt.tune.pool import Outcome, compile_all
+from superopt.tune.pool import JobResult, compile_all
 from superopt.tune.probe import ProbeJob
 
 __all__ = ["warm", "warm_slow"]
@@ -78,8 +78,8 @@ def _outcomes(
     """Return why each job failed, None where it did not, by the deadline."""
     done: dict[str, str | None] = {}
 
-    def on_done(outcome: Outcome) -> None:
-        done[outcome.name] = outcome.failure
+    def on_done(result: JobResult) -> None:
+        done[result.name] = result.failure
         if time.monotonic() > deadline:
             raise _TimeUpError
 

@@ -10,7 +10,7 @@ from superopt.errors import SuperoptError
 
 if TYPE_CHECKING:
     from superopt.backend.deferred.queue import Pending
-    from superopt.backend.deferred.work import Outcome
+    from superopt.backend.deferred.work import Attempt
 
 __all__ = ["run_pending"]
 
@@ -26,7 +26,7 @@ def run_pending(minutes: float | None, *, quiet: bool, json: bool) -> int:
             tell(f"{at} of {count}: {item.operators} of {item.inputs}")
 
         waiting = pending_items()
-        found: list[Outcome] = []
+        found: list[Attempt] = []
         if waiting:
             with tuning() as free:
                 if not free:
@@ -43,7 +43,7 @@ def run_pending(minutes: float | None, *, quiet: bool, json: bool) -> int:
     return 0
 
 
-def _blocks(found: "list[Outcome]", left: int) -> list[Table | Text]:
+def _blocks(found: "list[Attempt]", left: int) -> list[Table | Text]:
     if not found and not left:
         return [Text("nothing is pending: no budget left a region of torch.compile undone")]
     if not found:

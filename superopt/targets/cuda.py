@@ -37,7 +37,7 @@ from superopt.targets.target import Configs, Job, Kernel, KernelReport, Target
 from superopt.targets.tf32 import is_tf32
 from superopt.tune.gpu import times_on_cuda
 from superopt.tune.measure import Times
-from superopt.tune.pool import Outcome, TritonJob, compile_all
+from superopt.tune.pool import JobResult, TritonJob, compile_all
 
 __all__ = ["CudaTarget", "capability_here"]
 
@@ -194,10 +194,10 @@ class CudaTarget(Target):
                 on_done(at, first_line(error))
         deadline = time.monotonic() + seconds
 
-        def done(outcome: Outcome) -> None:
-            at = int(outcome.name)
-            made = outcome.made
-            failure = outcome.failure or self.unfit(made)
+        def done(result: JobResult) -> None:
+            at = int(result.name)
+            made = result.made
+            failure = result.failure or self.unfit(made)
             on_done(at, failure or self._as_compiled(*jobs[at], made))
             if time.monotonic() > deadline:
                 raise _TimeUpError

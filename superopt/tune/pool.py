@@ -16,7 +16,7 @@ from superopt.codegen.children import Children, LateError, LostError, Server
 from superopt.codegen.triton import AheadCompiler, CompileReport, TritonSource
 from superopt.errors import InputError, SuperoptError, first_line
 
-__all__ = ["Job", "Outcome", "TritonJob", "Worker", "compile_all"]
+__all__ = ["Job", "JobResult", "TritonJob", "Worker", "compile_all"]
 
 
 class Worker:
@@ -53,7 +53,7 @@ class Job(Protocol):
 
     @property
     def name(self) -> str:
-        """What the outcome is reported under."""
+        """What the result is reported under."""
 
     def run(self, worker: Worker, limit_seconds: float) -> Any:
         """Return what the work makes; SuperoptError, LateError or LostError where it fails."""
@@ -81,8 +81,8 @@ class TritonJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a job: what it made, or why it failed, in one line."""
+class JobResult:
+    """The result of a job: what it made, or why it failed, in one line."""
 
     name: str
     made: Any
@@ -95,9 +95,9 @@ def compile_all(
     *,
     workers: int,
     limit_seconds: float,
-    on_done: Callable[[Outcome], None] | None = None,
-) -> tuple[Outcome, ...]:
-    """Return the outcome of each job, in their order; each may take so many seconds.
+    on_done: Callable[[JobResult], None] | None = None,
+) -> tuple[JobResult, ...]:
+    """Return the result of each job, in their order; each may take so many seconds.
 
     `on_done` is told of each as it ends, in the caller's thread. KeyboardInterrupt, or an error of
     `on_done`, ends all children and passes on.
@@ -109,8 +109,8 @@ def compile_all(
     waiting: queue.SimpleQueue[tuple[int, Job]] = queue.SimpleQueue()
     for numbered in enumerate(jobs):
         waiting.put(numbered)
-    ended: queue.SimpleQueue[tuple[int, Outcome | BaseException]] = queue.SimpleQueue()
-    outcomes: dict[int, Outcome] = {}
+    ended: queue.SimpleQueue[tuple[int, JobResult | BaseException]] = queue.SimpleQueue()
+    results: dict[int, JobResult] = {}
     with Children() as children:
         threads = [
             threading.Thread(target=_work, args=(children, waiting, ended, limit_seconds), daemon=True)
@@ -119,13 +119,13 @@ def compile_all(
         for thread in threads:
             thread.start()
         try:
-            while len(outcomes) < len(jobs):
-                number, outcome = ended.get()
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                outcomes[number] = outcome
+            while len(results) < len(jobs):
+                number, result = ended.get()
+                if isinstance(result, BaseException):
+                    raise result
+                results[number] = result
                 if on_done is not None:
-                    on_done(outcome)
+                    on_done(result)
         finally:
             with contextlib.suppress(queue.Empty):
                 while True:
@@ -133,13 +133,13 @@ def compile_all(
             children.close()
             for thread in threads:
                 thread.join()
-    return tuple(outcomes[number] for number in range(len(jobs)))
+    return tuple(results[number] for number in range(len(jobs)))
 
 
 def _work(
     children: Children,
     waiting: "queue.SimpleQueue[tuple[int, Job]]",
-    ended: "queue.SimpleQueue[tuple[int, Outcome | BaseException]]",
+    ended: "queue.SimpleQueue[tuple[int, JobResult | BaseException]]",
     limit_seconds: float,
 ) -> None:
     """Carry out jobs until there are none."""
@@ -151,7 +151,7 @@ def _work(
             except queue.Empty:
                 return
             try:
-                ended.put((number, _outcome(job, worker, limit_seconds)))
+                ended.put((number, _run_job(job, worker, limit_seconds)))
             except BaseException as error:  # a fault of ours, for the caller's thread to raise
                 ended.put((number, error))
                 return
@@ -159,11 +159,11 @@ def _work(
         worker.close()
 
 
-def _outcome(job: Job, worker: Worker, limit_seconds: float) -> Outcome:
+def _run_job(job: Job, worker: Worker, limit_seconds: float) -> JobResult:
     start = time.perf_counter()
     made, failure = None, None
     try:
         made = job.run(worker, limit_seconds)
     except (SuperoptError, LateError, LostError, OSError) as error:
         failure = first_line(error)
-    return Outcome(job.name, made, failure, time.perf_counter() - start)
+    return JobResult(job.name, made, failure, time.perf_counter() - start)

@@ -185,9 +185,9 @@ def test_a_program_queues_the_race_and_obeys_its_verdict(together: float, stay: 
     assert (item.whole, item.after) == (True, ())
     before = epoch()
     told.times = {0: 100.0, 1: 120.0, 2: together}
-    [outcome] = work_through()
-    assert outcome.done
-    assert outcome.faster == (stay == 0)
+    [attempt] = work_through()
+    assert attempt.done
+    assert attempt.faster == (stay == 0)
     assert epoch() == before + (stay == 0)  # what Inductor keeps of the graph is void
     assert pending_items() == []
     assert started() == stay
@@ -206,11 +206,11 @@ def test_a_graph_waits_for_its_regions(told: Told, monkeypatch: pytest.MonkeyPat
     assert graph.after == (pending_key(second.key).digest,)
     order: list[bool] = []
 
-    def decided(item: Pending, seconds: float) -> work.Outcome:
+    def decided(item: Pending, seconds: float) -> work.Attempt:
         order.append(item.whole)
         with_kernels(1)
         work.remove(item)
-        return work.Outcome("", "", True, True, "")
+        return work.Attempt("", "", True, True, "")
 
     plain = work._graph_raced
     monkeypatch.setattr(work, "_worked_off", decided)
@@ -261,8 +261,8 @@ def test_a_race_that_ends_in_the_middle(
             work_through()
         assert pending_items() == [item]
         return
-    [outcome] = work_through()
-    assert outcome.why == "given up: RuntimeError: gone"
+    [attempt] = work_through()
+    assert attempt.why == "given up: RuntimeError: gone"
     assert started() == 2
     assert pending_items() == []  # it would fail again
 
@@ -288,8 +288,8 @@ def test_data_of_another_graph_decide_nothing(told: Told) -> None:
     other = data_of_graph(functional(lambda x, w: two_norms(x, w).cumprod(1), X, W))
     put_back(replace(item, data=other))
     told.times = {0: 100.0, 1: 120.0, 2: 110.0}
-    [outcome] = work_through()
-    assert outcome.why == "given up: it is another graph here"
+    [attempt] = work_through()
+    assert attempt.why == "given up: it is another graph here"
     assert told.races == 0
     assert started() == 2
 
@@ -315,6 +315,6 @@ def test_a_real_race_of_a_read_graph() -> None:
     """The regions are taken though their default kernels are slow beside a library's; the graph decides."""
     with_kernels(0, 1)
     assert started() == 2
-    [outcome] = work_through()
-    assert outcome.done
-    assert "given up" not in outcome.why
+    [attempt] = work_through()
+    assert attempt.done
+    assert "given up" not in attempt.why

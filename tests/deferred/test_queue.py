@@ -44,9 +44,9 @@ def test_what_waits_is_decided_with_products_as_they_were(
     region: Region, monkeypatch: pytest.MonkeyPatch, allowed: bool
 ) -> None:
     parts, seen = pick_target("cpu").key_parts(), []
-    outcome = work.Outcome("", "", False, True, "")
+    attempt = work.Attempt("", "", False, True, "")
     monkeypatch.setattr(CpuTarget, "key_parts", lambda self: seen.append(is_tf32()) or parts)
-    monkeypatch.setattr(work, "_worked_off", lambda item, seconds: seen.append(is_tf32()) or outcome)
+    monkeypatch.setattr(work, "_worked_off", lambda item, seconds: seen.append(is_tf32()) or attempt)
     with tf32_products(allowed):
         defer(region, 5.0, ledger())
     [item] = pending_items()

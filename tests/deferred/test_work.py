@@ -62,9 +62,9 @@ def taken(region: Region, plan: str | None = None, **changes: Any) -> Decision:
 def test_a_search_that_finds_nothing_is_remembered(region: Region, races: Race) -> None:
     races(replace(blank_of(region), why="0.9 times Inductor's speed, 1.05 is needed", open=True))
     defer(region, 5.0, ledger())
-    [outcome] = work_through()
-    assert outcome.done
-    assert not outcome.faster
+    [attempt] = work_through()
+    assert attempt.done
+    assert not attempt.faster
     assert pending_items() == []
     assert work_through() == []
     assert not defer(region, 5.0, ledger())
@@ -78,8 +78,8 @@ def test_what_came_near_is_not_forgotten(region: Region, races: Race) -> None:
     keep(near, region, ledger())
     races(replace(blank_of(region), why="0.85 times"))
     defer(region, 5.0, ledger())
-    [outcome] = work_through()
-    assert (outcome.done, outcome.faster) == (True, False)
+    [attempt] = work_through()
+    assert (attempt.done, attempt.faster) == (True, False)
     kept = known_decision(region, ledger())
     assert kept is not None
     assert (kept.taken, kept.final, kept.plan) == (False, True, near.plan)
@@ -90,8 +90,8 @@ def test_better_kernels_are_kept_and_what_inductor_keeps_is_renewed(region: Regi
     races(taken(region))
     defer(region, 5.0, ledger())
     before = epoch()
-    [outcome] = work_through()
-    assert outcome.faster
+    [attempt] = work_through()
+    assert attempt.faster
     assert epoch() == before + 1
     kept = known_decision(region, ledger())
     assert kept is not None
@@ -110,9 +110,9 @@ def test_what_takes_longer_than_the_time_waits_as_before(
     monkeypatch.setattr(work, "_worked_off", endless)
     monkeypatch.setattr(work, "_GRACE_S", -59.5)
     defer(region, 5.0, ledger())
-    [outcome] = work_through(seconds=60.0)
-    assert (outcome.done, outcome.faster) == (False, False)
-    assert "longer" in outcome.why
+    [attempt] = work_through(seconds=60.0)
+    assert (attempt.done, attempt.faster) == (False, False)
+    assert "longer" in attempt.why
     [item] = pending_items()
     assert item.begun == 0
     assert work_through(seconds=60.0) == []  # it is not begun again with as little time
@@ -128,8 +128,8 @@ def test_a_plan_gives_way_to_a_faster_one_only(
     monkeypatch.setattr(work, "_better", lambda race, found, before: found if better else before)
     defer(region, 5.0, ledger())
     before = epoch()
-    [outcome] = work_through()
-    assert outcome.faster is better
+    [attempt] = work_through()
+    assert attempt.faster is better
     assert epoch() == before + better
     with Cache.open() as cache:
         kept = recorded(cache, region.key)
@@ -142,8 +142,8 @@ def test_a_plan_stays_where_a_search_finds_nothing(region: Region, races: Race) 
     keep(taken(region, old), region, ledger())
     races(replace(blank_of(region), why="slower this time"))
     defer(region, 5.0, ledger())
-    [outcome] = work_through()
-    assert not outcome.faster
+    [attempt] = work_through()
+    assert not attempt.faster
     kept = known_decision(region, ledger())
     assert kept is not None
     assert (kept.taken, kept.plan, kept.final) == (True, old, True)
@@ -153,8 +153,8 @@ def test_a_region_with_too_little_time_waits(region: Region, races: Race) -> Non
     races(replace(blank_of(region), why="slower", open=True))
     defer(region, 5.0, ledger())
     [item] = pending_items()
-    outcome = work_off(item, 20.0)
-    assert not outcome.done
+    attempt = work_off(item, 20.0)
+    assert not attempt.done
     assert pending_items() == [item]
     assert known_decision(region, ledger()) is None
     assert work_through(seconds=1.0) == []
@@ -198,8 +198,8 @@ def test_a_region_that_ends_its_process_is_given_up(region: Region, races: Race)
         [item] = pending_items()
         put_back(replace(item, begun=begun))
     races(taken(region))
-    [outcome] = work_through()
-    assert outcome.why == "given up: work on it failed or ended its process 3 times"
+    [attempt] = work_through()
+    assert attempt.why == "given up: work on it failed or ended its process 3 times"
     assert pending_items() == []
     assert not defer(region, 5.0, ledger())
     kept = known_decision(region, ledger())
@@ -226,8 +226,8 @@ def test_what_fails_stops_no_other_and_is_given_up_in_the_end(
         assert (first.done, first.why) == (False, "failed: RuntimeError: a test")
         assert [one.done for one in others] == [True] * (begun == 1)
         assert [(one.begun, one.operators) for one in pending_items()] == [(begun, first.operators)]
-    [outcome] = work_through()
-    assert (outcome.done, outcome.why) == (True, "given up: work on it failed or ended its process 3 times")
+    [attempt] = work_through()
+    assert (attempt.done, attempt.why) == (True, "given up: work on it failed or ended its process 3 times")
     assert pending_items() == []
 
 
@@ -238,8 +238,8 @@ def test_what_a_program_decides_meanwhile_stays(
     won = taken(region)
     monkeypatch.setattr(RegionRace, "measure_rivals", lambda self: keep(won, region, ledger()))
     defer(region, 5.0, ledger())
-    [outcome] = work_through()
-    assert outcome.done
+    [attempt] = work_through()
+    assert attempt.done
     kept = known_decision(region, ledger())
     assert kept is not None
     assert (kept.taken, kept.plan, kept.final) == (True, won.plan, True)
@@ -366,9 +366,9 @@ def test_a_wrong_kernel_is_never_kept(wrong: bool, region: Region, monkeypatch: 
             CppMuGraph, "in_order", lambda self, given: [one * 1.01 for one in in_order(self, given)]
         )
     defer(region, 5.0, ledger())
-    [outcome] = work_through()
-    assert outcome.done
-    assert outcome.faster is not wrong
+    [attempt] = work_through()
+    assert attempt.done
+    assert attempt.faster is not wrong
     kept = known_decision(region, ledger())
     assert kept is not None
     assert kept.taken is not wrong

@@ -80,9 +80,9 @@ def compiled(text, **changes):
     mugraph = parse_mugraph(text)
     config = default_config(lower_block(mugraph, 0), mugraph.graph.sizes)
     job = target.job("job", mugraph, 0, replace(config, **changes), texts=True)
-    [outcome] = compile_all([job], workers=1, limit_seconds=120.0)
-    assert outcome.failure is None
-    return outcome.made, read_machine_code(outcome.made.ptx, outcome.made.sass)
+    [result] = compile_all([job], workers=1, limit_seconds=120.0)
+    assert result.failure is None
+    return result.made, read_machine_code(result.made.ptx, result.made.sass)
 
 
 @pytest.mark.parametrize("dtype", ["f16", pytest.param("bf16", marks=pytest.mark.slow)])

@@ -16,7 +16,7 @@ import pytest
 from superopt.codegen.children import Children, LateError, LostError, Server, exit_text
 from superopt.errors import InputError
 from superopt.tune.first_runs import FirstRuns
-from superopt.tune.pool import Outcome, Worker, compile_all
+from superopt.tune.pool import JobResult, Worker, compile_all
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ def test_an_interrupt_ends_all_children(tmp_path: Path) -> None:
             name, script(f"import os, time; open({path!r}, 'w').write(str(os.getpid())); time.sleep(60)")
         )
 
-    def interrupt(outcome: Outcome) -> None:
-        assert outcome.name == "good"
+    def interrupt(result: JobResult) -> None:
+        assert result.name == "good"
         assert wait_for(lambda: (tmp_path / "a").exists() and (tmp_path / "a").read_text() != "")
         raise KeyboardInterrupt
 

@@ -37,7 +37,7 @@ from superopt.targets import Target, pick_target
 from superopt.tune.allocator import keep_freed_memory
 from superopt.tune.background import Background
 
-__all__ = ["Outcome", "give_up", "work_off", "work_through"]
+__all__ = ["Attempt", "give_up", "work_off", "work_through"]
 
 _MOST_BEGUN = 3  # an item is given up after work on it failed, or ended its process, so many times
 _AS_WRITTEN_S, _SEARCHED_S = 30.0, 40.0
@@ -55,8 +55,8 @@ _SETTLING, _GIVEN_UP = threading.Lock(), threading.Event()
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of one attempt to decide a pending region, or to race a pending graph."""
+class Attempt:
+    """One attempt to decide a pending region, or to race a pending graph, and what came of it."""
 
     operators: str
     inputs: str
@@ -68,7 +68,7 @@ class Outcome:
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the outcome as plain data."""
+        """Return the attempt as plain data."""
         return asdict(self)
 
 
@@ -77,7 +77,7 @@ def work_through(
     *,
     seconds: float | None = None,
     tell: Callable[[int, int, Pending], None] = lambda at, count, item: None,
-) -> list[Outcome]:
+) -> list[Attempt]:
     """Work the queue off, or some keys of it, the largest gain first; return what became of each.
 
     A graph races once the regions that it waits for had their time. Nothing is begun with fewer than
@@ -86,7 +86,7 @@ def work_through(
     """
     end = None if seconds is None else time.monotonic() + seconds
     seen: set[str] = set()
-    found: list[Outcome] = []
+    found: list[Attempt] = []
     while True:
         left = None if end is None else end - time.monotonic()
         wanted = [one for one in pending_items() if only is None or one.key.digest in only]
@@ -100,7 +100,7 @@ def work_through(
         found.append(work_off(item, LARGE_S) if left is None else _worked_off_within(item, left))
 
 
-def _worked_off_within(item: Pending, left: float) -> Outcome:
+def _worked_off_within(item: Pending, left: float) -> Attempt:
     """Work an item off, and end the work where it takes much longer than the seconds that are left."""
     start = time.monotonic()
     try:
@@ -108,7 +108,7 @@ def _worked_off_within(item: Pending, left: float) -> Outcome:
     except TimeoutError:
         put_back(replace(item, least_s=_MORE * left))  # it is not begun again with as little time
         why = "it takes longer than the time that was left"
-        return Outcome(item.operators, item.inputs, False, False, why, seconds=time.monotonic() - start)
+        return Attempt(item.operators, item.inputs, False, False, why, seconds=time.monotonic() - start)
 
 
 def _ready(items: Sequence[Pending], left_s: float | None) -> list[Pending]:
@@ -121,7 +121,7 @@ def _ready(items: Sequence[Pending], left_s: float | None) -> list[Pending]:
     ]
 
 
-def work_off(item: Pending, seconds: float) -> Outcome:
+def work_off(item: Pending, seconds: float) -> Attempt:
     """Decide a pending region or graph within about so many seconds, and take it out of the queue.
 
     What is interrupted, or has too little time, waits as before. What fails waits for a few attempts more.
@@ -134,20 +134,20 @@ def work_off(item: Pending, seconds: float) -> Outcome:
     _UNDER_WAY[:] = [item]
     try:
         with products_as_in(item):
-            outcome = (_graph_raced if item.whole else _worked_off)(item, seconds)
+            attempt = (_graph_raced if item.whole else _worked_off)(item, seconds)
     except Exception as error:
         if isinstance(error, MemoryError) or _GIVEN_UP.is_set():  # these say nothing of the item
             _restore()
             raise
         _UNDER_WAY.clear()  # the attempt counts, and the other items do not depend on it
-        return Outcome(item.operators, item.inputs, False, False, f"failed: {kind_and_line(error)}")
+        return Attempt(item.operators, item.inputs, False, False, f"failed: {kind_and_line(error)}")
     except BaseException:
         _restore()  # the interrupted attempt does not count as one that failed
         raise
-    if not outcome.done:
+    if not attempt.done:
         _restore()
     _UNDER_WAY.clear()
-    return outcome
+    return attempt
 
 
 def give_up() -> None:
@@ -162,7 +162,7 @@ def _restore() -> None:
         put_back(item)
 
 
-def _worked_off(item: Pending, seconds: float) -> Outcome:
+def _worked_off(item: Pending, seconds: float) -> Attempt:
     start = time.monotonic()
     torch._dynamo.reset()  # drops the compiled rivals of earlier regions
     torch.set_num_threads(item.threads)
@@ -189,12 +189,12 @@ def _worked_off(item: Pending, seconds: float) -> Outcome:
         if ended:
             remove(item)
     spent = time.monotonic() - start
-    return Outcome(
+    return Attempt(
         item.operators, item.inputs, faster, ended, found.why, found.before_us, found.after_us, spent
     )
 
 
-def _graph_raced(item: Pending, seconds: float) -> Outcome:
+def _graph_raced(item: Pending, seconds: float) -> Attempt:
     """Race a whole graph with the regions that have kernels by now, and keep its verdict."""
     start = time.monotonic()
     torch._dynamo.reset()
@@ -227,17 +227,17 @@ def _graph_raced(item: Pending, seconds: float) -> Outcome:
     if found.joined:
         why += f"; {len(found.joined)} that did not win alone make it faster"
     faster = bool(went or found.joined)
-    return Outcome(item.operators, item.inputs, faster, True, why, seconds=time.monotonic() - start)
+    return Attempt(item.operators, item.inputs, faster, True, why, seconds=time.monotonic() - start)
 
 
-def _graph_given_up(item: Pending, why: str) -> Outcome:
+def _graph_given_up(item: Pending, why: str) -> Attempt:
     """Note that a graph is not queued again; which of its regions stay is guessed."""
     key = decided_key(item)
     with Cache.open() as cache:
         known = known_verdict(cache, key) or Verdict({}, {})
     keep_verdict(key, replace(known, failed=why))
     remove(item)
-    return Outcome(item.operators, item.inputs, False, True, f"given up: {why}")
+    return Attempt(item.operators, item.inputs, False, True, f"given up: {why}")
 
 
 def _decided(
@@ -271,7 +271,7 @@ def _better(race: RegionRace, found: Decision, before: Decision) -> Decision:
     return raced
 
 
-def _given_up(item: Pending, why: str) -> Outcome:
+def _given_up(item: Pending, why: str) -> Attempt:
     """Note that a region is not tried again, by the key of its decision; a plan that it has stays."""
     key = decided_key(item)
     blank = Decision(item.operators, item.inputs, False, why, final=True, budget_s=LARGE_S)
@@ -280,4 +280,4 @@ def _given_up(item: Pending, why: str) -> Outcome:
         data = dict(known.data) if known is not None else asdict(blank)
         cache.put(key, Record({**data, "final": True, "open": False}, item.operators))
     remove(item)
-    return Outcome(item.operators, item.inputs, False, True, f"given up: {why}")
+    return Attempt(item.operators, item.inputs, False, True, f"given up: {why}")
