@@ -24,13 +24,13 @@ from superopt.backend.joint.joint_pass import JOINT, JointPass, Turned, turns_in
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.memory.choice import (
     MORE_TIME,
-    Choice,
-    Joint,
-    choices_of,
-    for_bytes,
-    for_time,
-    holding_no_more,
-    unchanged,
+    JointGraph,
+    StepChoice,
+    choices_within_bytes,
+    choices_within_time,
+    pytorchs_choice,
+    step_choices,
+    without_higher_peaks,
 )
 from superopt.backend.joint.memory.kept import keep_readers_of_changed, tags, untag
 from superopt.backend.joint.scaled import scale_in_place
@@ -56,10 +56,10 @@ _LEAST_SPEED = 0.98  # the least speed of a step whose turns must cost no time
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What was chosen, None where the graph stays as it is without turns; and why."""
+class _Selection:
+    """The choice that was selected, None where the graph stays as it is without turns; and why."""
 
-    choice: Choice | None
+    choice: StepChoice | None
     why: str
     settled: bool = True  # whether more time would tell no more
 
@@ -68,10 +68,26 @@ class _Outcome:
         choice, told = self.choice, {"why": self.why, "settled": self.settled}
         if choice is None:
             return {"kept": None, "turns": None, **told}
-        # What is kept may be nothing at all; None says that PyTorch chooses.
-        names = sorted(node.name for node in choice.kept.kept) if choice.tagged is not None else None
+        # An empty list says that nothing is kept; None says that PyTorch chooses.
+        ours = choice.kept_by_us
+        names = sorted(node.name for node in ours.kept) if ours is not None else None
         turns = choice.turns.to_json() if choice.turns is not None else None
         return {"kept": names, "turns": turns, **told}
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A joint graph to be split: with a part in turns, and as it is without turns."""
+
+    joint: JointGraph
+    base: JointGraph  # the same as `joint` where no part may be computed in turns
+    turned: Turned | None
+    target: Target
+
+    @property
+    def choices(self) -> list[StepChoice]:
+        """What may be kept, with the turns that there are."""
+        return step_choices(self.joint, self.base, self.turned)
 
 
 class Partitioner(CustomPartitionerFn):
@@ -129,38 +145,42 @@ class Partitioner(CustomPartitionerFn):
             log.warning("a %s is left as it is: %s", title, kind_and_line(error))
 
     def _choose(self, gm: fx.GraphModule, told: Mapping[str, Any]) -> None:
-        """Tag the nodes of a graph."""
-        memory, turned = self.ledger.options.memory, self.joint.take_turned()
-        if not _is_ours(gm.graph) or (memory == "fast" and turned is None):
+        """Select what is kept, and in which turns a part is computed; tag the nodes of the graph with it."""
+        case = self._case(gm, told)
+        if case is None:
             return
-        target = pick_target("cpu")
-        _merge_equal(gm)
-        base = joint = Joint.of(gm, told, target)
-        if turned is not None:
-            keep_readers_of_changed(turned.without)
-            whole = fx.GraphModule(gm, turned.without)
-            _merge_equal(whole)
-            base = Joint.of(whole, told, target)
-        elif joint.theirs.bytes < limits().kept_bytes:
-            return
-        graphs = (gm.graph,) if turned is None else (gm.graph, base.module.graph)
-        key = _key(graphs, self.ledger.options, told, target, timed=self._timed)
-        outcome = self._recalled(key, joint, base, turned)
-        if outcome is None or (self._has_time and not outcome.settled):
+        key = self._key(case, told)
+        found = self._recall(key, case)
+        if found is None or (self._has_time and not found.settled):
             short = self._timed and not self._has_time
             with self.ledger.spending():
-                outcome = alone(lambda: self._decided(joint, base, turned, target))
-            outcome = replace(outcome, settled=outcome.settled and not short)
+                found = alone(lambda: self._select(case))
+            found = replace(found, settled=found.settled and not short)
             if self.ledger.options.cache:
-                Cache.open().put(key, Record(outcome.to_json(), "backend"))
-        choice = outcome.choice
-        self._note(base, outcome)
-        if turned is not None and choice is not None and choice.turns is not None:
-            turned.choose(gm.graph, choice.turns)
-        elif turned is not None:
-            gm.graph = base.module.graph
-        if choice is not None and choice.tagged is not None:
-            choice.tagged.tag({})
+                Cache.open().put(key, Record(found.to_json(), "backend"))
+        self._note(case.base, found)
+        _apply(gm, case, found.choice)
+
+    def _case(self, gm: fx.GraphModule, told: Mapping[str, Any]) -> _Case | None:
+        """Return a joint graph with what may be chosen for it, or None where PyTorch splits it alone."""
+        memory, turned = self.ledger.options.memory, self.joint.take_turned()
+        if not _is_ours(gm.graph) or (memory == "fast" and turned is None):
+            return None
+        target = pick_target("cpu")
+        _merge_equal(gm)
+        joint = JointGraph.of(gm, told, target)
+        if turned is None:
+            few = joint.by_pytorch.bytes < limits().kept_bytes
+            return None if few else _Case(joint, joint, None, target)
+        keep_readers_of_changed(turned.without)
+        whole = fx.GraphModule(gm, turned.without)
+        _merge_equal(whole)
+        return _Case(joint, JointGraph.of(whole, told, target), turned, target)
+
+    def _key(self, case: _Case, told: Mapping[str, Any]) -> Key:
+        joint, base = case.joint.module.graph, case.base.module.graph
+        graphs = (joint,) if case.turned is None else (joint, base)
+        return _key(graphs, self.ledger.options, told, case.target, timed=self._timed)
 
     @property
     def _timed(self) -> bool:
@@ -172,107 +192,129 @@ class Partitioner(CustomPartitionerFn):
         """Whether enough of the budget is left for that."""
         return self._timed and self.ledger.left_s >= limits().step_budget_s
 
-    def _recalled(self, key: Key, joint: Joint, base: Joint, turned: Turned | None) -> _Outcome | None:
+    def _recall(self, key: Key, case: _Case) -> _Selection | None:
+        """Return what was selected for this graph before, if the cache has it."""
         record = Cache.open().get(key) if self.ledger.options.cache else None
         names = record.data.get("kept", ...) if record is not None else ...
         if record is None or not (names is None or isinstance(names, list)):
             return None
         why, data = str(record.data.get("why")), record.data.get("turns")
         settled = record.data.get("settled") is True
+        turned = case.turned
         turns = Turns.read(turned.found.plan.goal, data) if turned is not None and data is not None else None
-        if turns is None:
-            joint = base
+        joint = case.joint if turns is not None else case.base
         if names is None:
-            return _Outcome(Choice(joint, joint.theirs, turns) if turns is not None else None, why, settled)
-        kept = joint.choices.named(names)
-        if {node.name for node in kept.kept} != set(names):  # of another graph
+            choice = StepChoice(joint, joint.by_pytorch, turns) if turns is not None else None
+            return _Selection(choice, why, settled)
+        values = joint.keep_options.of_names(names)
+        if {node.name for node in values.kept} != set(names):  # of another graph
             return None
-        return _Outcome(Choice(joint, kept, turns), why, settled)
+        return _Selection(StepChoice(joint, values, turns), why, settled)
 
-    def _decided(self, joint: Joint, base: Joint, turned: Turned | None, target: Target) -> _Outcome:
+    # -- the selection, by what the user asks of memory
+
+    def _select(self, case: _Case) -> _Selection:
         """Return what is kept, and in which turns a part is computed."""
-        memory, without = self.ledger.options.memory, unchanged(base)
+        memory = self.ledger.options.memory
         if isinstance(memory, int):
-            if without.bytes <= memory:
-                return _Outcome(None, "")
-            holding, told = holding_no_more(for_bytes(choices_of(joint, base, turned), memory), base)
-            if not holding:
-                return _Outcome(None, told)
-            raced = self._raced(holding[:_MOST_RACED], base, turned, target)
-            return raced or _Outcome(holding[0], f"for {memory / 2**20:.0f} MB", settled=not self._timed)
+            return self._select_within_bytes(case, memory)
         if memory == "fast":
-            assert turned is not None
-            tried = surely = [Choice(joint, joint.theirs, turned.found.turns[0])]
-            why = ""
-        else:
-            choices = choices_of(joint, base, turned)
-            tried, surely = for_time(choices, without.bytes, base.choices.step_s)
-            hardly = "expected to take hardly more time"
-            why = hardly if surely else "to hold less memory is expected to take more time"
-        raced = self._raced(holding_no_more(tried, base)[0], base, turned, target)
-        if raced is not None:
-            return raced
-        holding, told = holding_no_more(surely, base)
-        chosen = holding[0] if holding else None
-        return _Outcome(chosen, why if holding else told or why, settled=not self._timed)
+            assert case.turned is not None
+            tried = [StepChoice(case.joint, case.joint.by_pytorch, case.turned.found.turns[0])]
+            return self._race(tried, case) or self._select_untimed(tried, case, "")
+        pytorch_bytes, step_s = pytorchs_choice(case.base).bytes, case.base.keep_options.step_s
+        tried, surely = choices_within_time(case.choices, pytorch_bytes, step_s)
+        hardly = "expected to take hardly more time"
+        why = hardly if surely else "to hold less memory is expected to take more time"
+        return self._race(tried, case) or self._select_untimed(surely, case, why)
 
-    def _raced(
-        self, tried: Sequence[Choice], base: Joint, turned: Turned | None, target: Target
-    ) -> _Outcome | None:
+    def _select_within_bytes(self, case: _Case, bytes_: int) -> _Selection:
+        """Return the fastest choice that holds at most so many bytes."""
+        if pytorchs_choice(case.base).bytes <= bytes_:
+            return _Selection(None, "")
+        tried = choices_within_bytes(case.choices, bytes_)
+        holding, told = without_higher_peaks(tried, case.base)
+        if not holding:
+            return _Selection(None, told)
+        raced = self._race(holding[:_MOST_RACED], case)
+        return raced or _Selection(holding[0], f"for {bytes_ / 2**20:.0f} MB", settled=not self._timed)
+
+    def _select_untimed(self, surely: Sequence[StepChoice], case: _Case, why: str) -> _Selection:
+        """Return the first choice that needs no race, and holds no more than Inductor's step."""
+        holding, told = without_higher_peaks(surely, case.base)
+        chosen = holding[0] if holding else None
+        return _Selection(chosen, why if holding else told or why, settled=not self._timed)
+
+    # -- the race
+
+    def _race(self, tried: Sequence[StepChoice], case: _Case) -> _Selection | None:
         """Return the first choice that is fast enough and holds no more memory at its peak, or PyTorch's own.
 
         None where time is short.
         """
-        options = self.ledger.options
+        tried, _ = without_higher_peaks(tried, case.base)
         if not tried or not self._has_time:
             return None
-        first = tried[0]
-        if turned is not None and turned.found.share >= _ALL and first.turns and first.tagged is None:
-            return _Outcome(first, "the part is the step")
-        inputs = inputs_of(base.module)
-        if bytes_of(inputs) > _MOST_BYTES or not runs_on_anything(base.module.graph):
+        first, turned = tried[0], case.turned
+        if turned is not None and turned.found.share >= _ALL and first.turns and first.kept_by_us is None:
+            return _Selection(first, "the part is the step")
+        inputs = inputs_of(case.base.module)
+        if bytes_of(inputs) > _MOST_BYTES or not runs_on_anything(case.base.module.graph):
             return None
-        least = _LEAST_SPEED if options.memory == "fast" else 1 / (1 + MORE_TIME)
         begun = time.monotonic()
-        theirs = Step.of(base.split(None), inputs, options.inductor)
+        theirs = Step.of(case.base.split(None), inputs, self.ledger.options.inductor)
         their_peak = theirs.peak_bytes()
-        each, told = time.monotonic() - begun, ""
+        each_s, told = time.monotonic() - begun, ""
         for one in tried:
-            if time.monotonic() - begun + each > self.ledger.left_s:
+            if time.monotonic() - begun + each_s > self.ledger.left_s:
                 break
-            if turned is not None and one.turns is not None:
-                turned.choose(one.joint.module.graph, one.turns)
-            ours = Step.of(one.joint.split(one.tagged), inputs, options.inductor)
+            ours = self._step_of(one, turned, inputs)
             peak = ours.peak_bytes()
             if peak is not None and their_peak is not None and peak > their_peak:
                 told = f"the step holds {peak / 2**20:.1f} MB instead of {their_peak / 2**20:.1f}"
                 continue
-            if isinstance(options.memory, int):  # no speed is asked for
-                return _Outcome(one, f"for {options.memory / 2**20:.0f} MB")
-            speed = race(ours, theirs, target)
+            if isinstance(self.ledger.options.memory, int):  # no speed is asked for
+                return _Selection(one, f"for {self.ledger.options.memory / 2**20:.0f} MB")
+            speed = race(ours, theirs, case.target)
             told = f"the step runs at {speed:.2f} times Inductor's speed"
-            if speed >= least:
-                return _Outcome(one, told)
-        return _Outcome(None, f"{told} with it") if told else None
+            if speed >= self._least_speed:
+                return _Selection(one, told)
+        return _Selection(None, f"{told} with it") if told else None
 
-    def _note(self, base: Joint, outcome: _Outcome) -> None:
-        """Add what was decided to the ledger."""
-        decisions, choice = self.ledger.decisions, outcome.choice
+    @property
+    def _least_speed(self) -> float:
+        """The least speed of a step beside Inductor's, at which a choice is taken."""
+        return _LEAST_SPEED if self.ledger.options.memory == "fast" else 1 / (1 + MORE_TIME)
+
+    def _step_of(self, choice: StepChoice, turned: Turned | None, inputs: Sequence[Tensor]) -> Step:
+        """Return a compiled step that keeps what a choice says, with its turns."""
+        if turned is not None and choice.turns is not None:
+            turned.choose(choice.joint.module.graph, choice.turns)
+        return Step.of(choice.joint.split(choice.kept_by_us), inputs, self.ledger.options.inductor)
+
+    def _note(self, base: JointGraph, found: _Selection) -> None:
+        """Add what was selected to the ledger."""
+        decisions, choice = self.ledger.decisions, found.choice
         if choice is None or choice.turns is None:
             for at, one in enumerate(decisions):
                 if one.graph == JOINT and one.taken:
-                    decisions[at] = replace(one, taken=False, why=outcome.why)
-        if choice is None or choice.tagged is None:
+                    decisions[at] = replace(one, taken=False, why=found.why)
+        if choice is None or choice.kept_by_us is None:
             return
-        kept, theirs = choice.tagged, unchanged(base).bytes
-        does = "it keeps" if base.choices.passes.is_part else "a step holds about"
-        told = f"{does} {choice.bytes / 2**20:.1f} MB instead of {theirs / 2**20:.1f}"
-        self.ledger.note(
-            Decision(
-                listed(kept.again), "", True, f"{told}; {outcome.why}", flops=sum(map(flops_of, kept.again))
-            ),
-            JOINT,
-        )
+        remade, theirs = choice.kept_by_us.remade, pytorchs_choice(base).bytes
+        does = "it keeps" if base.is_part else "a step holds about"
+        told = f"{does} {choice.bytes / 2**20:.1f} MB instead of {theirs / 2**20:.1f}; {found.why}"
+        self.ledger.note(Decision(listed(remade), "", True, told, flops=sum(map(flops_of, remade))), JOINT)
+
+
+def _apply(gm: fx.GraphModule, case: _Case, choice: StepChoice | None) -> None:
+    """Let a joint graph compute a part in the turns of a choice, if any, and tag what the choice keeps."""
+    if case.turned is not None and choice is not None and choice.turns is not None:
+        case.turned.choose(gm.graph, choice.turns)
+    elif case.turned is not None:
+        gm.graph = case.base.module.graph
+    if choice is not None and choice.kept_by_us is not None:
+        choice.kept_by_us.tag({})
 
 
 def _nothing(known: str) -> None:

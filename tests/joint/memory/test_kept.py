@@ -21,7 +21,7 @@ from superopt.backend.joint import partition
 from superopt.backend.joint.joint_pass import JointPass
 from superopt.backend.joint.limits import changed
 from superopt.backend.joint.memory.flow import Network
-from superopt.backend.joint.memory.kept import Choices, Kept, Passes
+from superopt.backend.joint.memory.kept import KeepOptions, KeptValues, Passes
 from superopt.backend.joint.memory.values import source_of
 from superopt.backend.joint.partition import Partitioner
 from superopt.backend.joint.step import saved_names
@@ -42,7 +42,7 @@ class Seen:
         ours = Partitioner(self.ledger, JointPass(self.ledger, RegionPass(self.ledger)))
 
         def split(graph: Any, inputs: Any, **told: Any) -> Any:
-            self.choices = Choices(
+            self.keep_options = KeepOptions(
                 Passes(graph.graph, told["num_fwd_outputs"]), pick_target("cpu").cost_device()
             )
             made = ours(graph, inputs, **told)
@@ -117,19 +117,19 @@ def test_cuts_are_the_least(seed: int) -> None:
 @pytest.mark.parametrize("loss", [attention, gated])
 def test_no_choice_is_cheaper(loss: Loss) -> None:
     given = (torch.randn(9, 4), torch.randn(4, 12), torch.randn(4, 12))[: loss.__code__.co_argcount]
-    choices = Seen(loss, "fast", *given).choices
-    nodes = [one for one in choices.passes.early if 0 < choices.bytes[one] < inf]
+    options = Seen(loss, "fast", *given).keep_options
+    nodes = [one for one in options.passes.early if 0 < options.bytes[one] < inf]
     for price in (1e-13, 1e-11, 1e-9):
-        found = choices.cut(price)
+        found = options.cut(price)
         assert found is not None
-        made = choices.of(found.kept)
+        made = options.of(found.kept)
 
-        def cost(one: Kept, price: float = price) -> float:
-            return price * sum(choices.bytes[node] for node in one.kept) + sum(
-                choices.seconds[node] * choices.weights[node] for node in one.again
+        def cost(one: KeptValues, price: float = price) -> float:
+            return price * sum(options.bytes[node] for node in one.kept) + sum(
+                options.seconds[node] * options.weights[node] for node in one.remade
             )
 
-        others = [choices.of(some) for n in range(5) for some in combinations(nodes, n)]
+        others = [options.of(some) for n in range(5) for some in combinations(nodes, n)]
         assert cost(made) <= min(map(cost, others)) * (1 + 1e-6)
 
 
@@ -190,7 +190,7 @@ def test_decisions_are_recalled(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*told: Any) -> None:
         raise AssertionError("it was decided before")
 
-    monkeypatch.setattr(Partitioner, "_decided", never)
+    monkeypatch.setattr(Partitioner, "_select", never)
     assert Seen(attention, "balanced", *given).saved == first.saved
 
 
@@ -202,7 +202,7 @@ def test_a_decision_to_keep_nothing_is_recalled(monkeypatch: pytest.MonkeyPatch)
 
     given = torch.randn(64, 4), torch.randn(4, 96)
     first = Seen(mapped, 1, *given)
-    monkeypatch.setattr(Partitioner, "_decided", lambda *told: pytest.fail("it was decided before"))
+    monkeypatch.setattr(Partitioner, "_select", lambda *told: pytest.fail("it was decided before"))
     assert Seen(mapped, 1, *given).saved == first.saved
 
 
@@ -258,22 +258,22 @@ def test_attention_that_a_user_checkpoints_has_a_price() -> None:
             x = block(x)
         return torch.tanh(x @ w).square()
 
-    passes = Seen(loss, "fast", torch.randn(64, 16), torch.randn(16, 48)).choices.passes
+    passes = Seen(loss, "fast", torch.randn(64, 16), torch.randn(16, 48)).keep_options.passes
     for node in passes.early:
         node.meta["recompute"] = CheckpointPolicy.PREFER_RECOMPUTE
-    choices = Choices(passes, pick_target("cpu").cost_device())
-    several = choices.several()
+    options = KeepOptions(passes, pick_target("cpu").cost_device())
+    several = options.cheapest()
     assert several
     assert all(one.seconds < inf for one in several)
-    attention = {one for one in choices.passes.early if "attention" in str(one.target)}
-    assert any(attention & one.again for one in several)
+    attention = {one for one in options.passes.early if "attention" in str(one.target)}
+    assert any(attention & one.remade for one in several)
 
 
 def test_what_a_view_of_an_input_looks_at_takes_nothing() -> None:
     seen = Seen(attention, "fast", torch.randn(64, 4), torch.randn(4, 12))
-    views = [one for one in seen.choices.passes.early if source_of(one).op == "placeholder"]
+    views = [one for one in seen.keep_options.passes.early if source_of(one).op == "placeholder"]
     assert views
-    assert seen.choices.of(views).bytes == 0
+    assert seen.keep_options.of(views).bytes == 0
 
 
 @pytest.mark.parametrize("seed", [2, 5])
@@ -306,7 +306,7 @@ def test_it_is_kept_after_a_fault_of_ours(
     def fails(*given: Any) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(Partitioner, "_decided", fails)
+    monkeypatch.setattr(Partitioner, "_select", fails)
     with changed(kept_bytes=1):
         _agrees_where_an_input_changes(memory)
     assert "what a backward pass keeps is left to PyTorch: " in caplog.text

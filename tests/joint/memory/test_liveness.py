@@ -1,4 +1,4 @@
-"""Liveness: what a step is expected to hold at once, and choices that would hold more than Inductor's."""
+"""Liveness: what a step is expected to hold at once, and options that would hold more than Inductor's."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from superopt.backend.joint.limits import changed
 from superopt.backend.joint.memory import choice
-from superopt.backend.joint.memory.choice import Choice
-from superopt.backend.joint.memory.kept import Choices, Kept, Passes
+from superopt.backend.joint.memory.choice import StepChoice
+from superopt.backend.joint.memory.kept import KeepOptions, KeptValues, Passes
 from superopt.backend.joint.memory.liveness import Liveness
 from superopt.backend.joint.memory.parts import handed_on
 from superopt.targets import pick_target
@@ -37,10 +37,11 @@ def held(step: Callable[..., Any], *kept: str) -> float:
         module.graph.find_nodes(op="placeholder"), ("primals_1", "tangents_1"), strict=True
     ):
         node.name = node.target = name
-    choices = Choices(Passes(module.graph, 1), pick_target("cpu").cost_device())
-    found = choices.named(kept)
+    options = KeepOptions(Passes(module.graph, 1), pick_target("cpu").cost_device())
+    found = options.of_names(kept)
     assert len(found.kept) == len(kept)
-    return Liveness(choices.passes).held(found.kept, choices.remade(found.kept)).whole.bytes // SQUARE
+    peak = Liveness(options.passes).peak(found.kept, options.remade(found.kept))
+    return peak.with_gradients.bytes // SQUARE
 
 
 def test_what_is_read_no_more_is_dropped() -> None:
@@ -118,32 +119,32 @@ def test_what_is_left_out_of_the_bytes_that_pass(loss: Callable[..., Tensor]) ->
     """What a step leaves counts in all, and not in what passes."""
     given = (torch.randn(64, 4), torch.randn(4, 12))
     seen = Seen(lambda *given: loss(*given).square().sum(), "fast", *given)
-    held = Liveness(seen.choices.passes).held((), seen.choices.remade(()))
+    held = Liveness(seen.keep_options.passes).peak((), seen.keep_options.remade(()))
     leaves = 4 * sum(one.numel() for one in given)
-    assert held.passing.bytes < held.whole.bytes <= held.passing.bytes + leaves
+    assert held.without_gradients.bytes < held.with_gradients.bytes <= held.without_gradients.bytes + leaves
 
 
 def test_layers_are_made_again_one_after_another() -> None:
     """Before: what a layer hands on was made again as well, so that all layers lay in memory at once."""
     rows, width, count = 512, 8, 12
     seen = Seen(layers, "fast", torch.randn(rows, width), *(torch.randn(width, 64) for _ in range(count)))
-    choices, liveness = seen.choices, Liveness(seen.choices.passes)
+    options, liveness = seen.keep_options, Liveness(seen.keep_options.passes)
 
-    def passing(one: Kept) -> int:
-        return liveness.held(one.kept, choices.remade(one.kept)).passing.bytes
+    def passing(one: KeptValues) -> int:
+        return liveness.peak(one.kept, options.remade(one.kept)).without_gradients.bytes
 
     inner = 4 * rows * 64
-    fewest = min(choices.several(), key=lambda one: one.bytes)
+    fewest = min(options.cheapest(), key=lambda one: one.bytes)
     assert passing(fewest) > count * inner
-    assert min(map(passing, choices.several())) < 4 * inner
+    assert min(map(passing, options.cheapest())) < 4 * inner
 
 
 def test_what_is_handed_on() -> None:
     seen = Seen(layers, "fast", torch.randn(64, 8), *(torch.randn(8, 64) for _ in range(4)))
-    choices = seen.choices
-    order = [node for node in choices.passes.early if node in choices.passes.required]
-    assert handed_on(order, choices.bytes, choices.seconds, 1) == frozenset()
-    found = handed_on(order, choices.bytes, choices.seconds, 4)
+    options = seen.keep_options
+    order = [node for node in options.passes.early if node in options.passes.required]
+    assert handed_on(order, options.bytes, options.seconds, 1) == frozenset()
+    found = handed_on(order, options.bytes, options.seconds, 4)
     assert [node.name for node in order if node in found] == ["add", "add_1", "add_2"]
 
 
@@ -155,9 +156,9 @@ def test_what_is_cheap_to_make_of_inputs_is_not_handed_on() -> None:
         return x.square().sum()
 
     seen = Seen(masked, "fast", torch.randn(64, 8), *(torch.randn(8, 64) for _ in range(4)))
-    choices = seen.choices
-    order = [node for node in choices.passes.early if node in choices.passes.required]
-    found = handed_on(order, choices.bytes, choices.seconds, 4)
+    options = seen.keep_options
+    order = [node for node in options.passes.early if node in options.passes.required]
+    found = handed_on(order, options.bytes, options.seconds, 4)
     assert {str(node.target) for node in found} == {"aten.add.Tensor"}
 
 
@@ -166,7 +167,7 @@ def test_without_time_a_choice_is_dropped_that_would_hold_more(
     ours: int, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before: only where a step was compiled both ways was its peak compared."""
-    monkeypatch.setattr(Choice, "whole_bytes", property(lambda one: ours if one.is_ours else 100))
+    monkeypatch.setattr(StepChoice, "whole_bytes", property(lambda one: ours if one.is_ours else 100))
     monkeypatch.setattr(choice, "MORE_TIME", 10.0)
     for memory in ("balanced", SQUARE // 2):
         seen = Seen(attention, memory, torch.randn(64, 4), torch.randn(4, 12))

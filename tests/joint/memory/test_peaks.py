@@ -13,7 +13,7 @@ from superopt.backend.decision import Ledger
 from superopt.backend.joint import partition
 from superopt.backend.joint.limits import changed
 from superopt.backend.joint.memory import choice
-from superopt.backend.joint.memory.choice import Joint
+from superopt.backend.joint.memory.choice import JointGraph
 from superopt.backend.joint.memory.peak import peak_bytes
 from superopt.backend.joint.scaled import leaves_scaled
 from superopt.backend.joint.step import Step, inputs_of, race
@@ -148,7 +148,7 @@ def test_a_step_frees_what_its_backward_pass_has_read() -> None:
     """Before: all that was kept was held until the end of the backward pass."""
     seen = Seen(attention, "fast", torch.randn(256, 8), torch.randn(8, 24))
     module = fx.GraphModule(torch.nn.Module(), seen.graph)
-    joint = Joint.of(module, {"num_fwd_outputs": 1}, pick_target("cpu"))
+    joint = JointGraph.of(module, {"num_fwd_outputs": 1}, pick_target("cpu"))
     inputs = inputs_of(module)
     step = alone(lambda: Step.of(joint.split(None), inputs, {}))
     step()

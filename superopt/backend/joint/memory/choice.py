@@ -8,8 +8,8 @@ from torch import fx
 
 from superopt.backend.joint.joint_pass import Turned
 from superopt.backend.joint.limits import limits
-from superopt.backend.joint.memory.kept import Choices, Kept, Passes
-from superopt.backend.joint.memory.liveness import Held, Liveness, Most
+from superopt.backend.joint.memory.kept import KeepOptions, KeptValues, Passes
+from superopt.backend.joint.memory.liveness import Liveness, PeakBytes, StepPeak
 from superopt.backend.joint.scaled import scale_in_place
 from superopt.backend.joint.step import Split, copied, saved_names, split
 from superopt.backend.joint.turns.choice import Turns
@@ -17,13 +17,13 @@ from superopt.targets import Target
 
 __all__ = [
     "MORE_TIME",
-    "Choice",
-    "Joint",
-    "choices_of",
-    "for_bytes",
-    "for_time",
-    "holding_no_more",
-    "unchanged",
+    "JointGraph",
+    "StepChoice",
+    "choices_within_bytes",
+    "choices_within_time",
+    "pytorchs_choice",
+    "step_choices",
+    "without_higher_peaks",
 ]
 
 MORE_TIME = 0.05
@@ -36,66 +36,71 @@ _FEWER = 0.98  # a choice holds less memory only if it holds this share of the o
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
-    """A joint graph, what is told about its split, and what may be kept of it."""
+class JointGraph:
+    """A joint graph, what PyTorch tells of its split, and which of its values the forward pass may keep."""
 
     module: fx.GraphModule
     told: Mapping[str, Any]
-    choices: Choices
-    theirs: Kept
+    keep_options: KeepOptions
+    by_pytorch: KeptValues  # what PyTorch's partitioner keeps
     _liveness: Liveness
-    _held: dict[Kept, Held] = field(default_factory=dict)
-    _fewer: list[Kept] = field(default_factory=list)
+    _peaks: dict[KeptValues, StepPeak] = field(default_factory=dict)
+    _tradeoffs: list[KeptValues] = field(default_factory=list)
 
     @classmethod
-    def of(cls, module: fx.GraphModule, told: Mapping[str, Any], target: Target) -> "Joint":
+    def of(cls, module: fx.GraphModule, told: Mapping[str, Any], target: Target) -> "JointGraph":
         """Return a joint graph with what PyTorch keeps of it."""
-        choices = Choices(Passes(module.graph, told["num_fwd_outputs"]), target.cost_device())
+        options = KeepOptions(Passes(module.graph, told["num_fwd_outputs"]), target.cost_device())
         forward, _ = split(copied(module, module.graph, {}), (), told)
-        theirs = choices.named(saved_names(forward, told["num_fwd_outputs"]))
-        return cls(module, told, choices, theirs, Liveness(choices.passes))
+        by_pytorch = options.of_names(saved_names(forward, told["num_fwd_outputs"]))
+        return cls(module, told, options, by_pytorch, Liveness(options.passes))
 
-    def held(self, kept: Kept) -> Held:
-        """Return about what a step holds at most with a choice."""
-        if kept not in self._held:
-            self._held[kept] = self._liveness.held(kept.kept, self.choices.remade(kept.kept))
-        return self._held[kept]
+    @property
+    def is_part(self) -> bool:
+        """Whether another graph goes on from this one, so that it holds what it keeps until much later."""
+        return self.keep_options.passes.is_part
 
-    def kept(self) -> list[Kept]:
-        """Return choices of what is kept: PyTorch's own, then those of fewer bytes and more time."""
-        if not self._fewer:
-            self._fewer.append(self.theirs)
-            least = self._most(self.theirs)
-            both = least.bytes + self.theirs.bytes
-            for one in sorted(self.choices.several(), key=lambda one: (one.seconds, one.bytes)):
-                most = self._most(one)
-                fewer = most.bytes < _FEWER * least.bytes or most.in_turns < _FEWER * least.in_turns
-                if (fewer or most.bytes + one.bytes <= both) and one.kept != self.theirs.kept:
-                    self._fewer.append(one)
-                    least = Most(min(most.bytes, least.bytes), min(most.in_turns, least.in_turns))
-                    both = min(most.bytes + one.bytes, both)
-        return self._fewer
+    def peak(self, values: KeptValues) -> StepPeak:
+        """Return about the most bytes that a step holds which keeps some values."""
+        if values not in self._peaks:
+            self._peaks[values] = self._liveness.peak(values.kept, self.keep_options.remade(values.kept))
+        return self._peaks[values]
 
-    def _most(self, kept: Kept) -> Most:
-        return Most(kept.bytes) if self.choices.passes.is_part else self.held(kept).passing
+    def tradeoffs(self) -> list[KeptValues]:
+        """Return the values to keep: PyTorch's own, then others in which more time saves more bytes."""
+        if not self._tradeoffs:
+            self._tradeoffs.append(self.by_pytorch)
+            least = self._peak_bytes(self.by_pytorch)
+            both = least.bytes + self.by_pytorch.bytes
+            for one in sorted(self.keep_options.cheapest(), key=lambda one: (one.seconds, one.bytes)):
+                peak = self._peak_bytes(one)
+                lower = peak.bytes < _FEWER * least.bytes or peak.in_turns < _FEWER * least.in_turns
+                if (lower or peak.bytes + one.bytes <= both) and one.kept != self.by_pytorch.kept:
+                    self._tradeoffs.append(one)
+                    least = PeakBytes(min(peak.bytes, least.bytes), min(peak.in_turns, least.in_turns))
+                    both = min(peak.bytes + one.bytes, both)
+        return self._tradeoffs
 
-    def split(self, kept: Kept | None) -> Split:
-        """Return both graphs, split by a choice or by PyTorch's own; the joint graph stays as it is."""
+    def _peak_bytes(self, values: KeptValues) -> PeakBytes:
+        return PeakBytes(values.bytes) if self.is_part else self.peak(values).without_gradients
+
+    def split(self, values: KeptValues | None) -> Split:
+        """Return both graphs, split by what is kept or by PyTorch's own choice; this graph stays as it is."""
         moved: dict[fx.Node, fx.Node] = {}
         copy = copied(self.module, self.module.graph, moved)
-        if kept is not None:
-            kept.tag(moved)
+        if values is not None:
+            values.tag(moved)
         made = split(copy, (), self.told)
         scale_in_place(*made, self.told["num_fwd_outputs"])
         return made
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class StepChoice:
     """What is kept of a joint graph between its passes, and in which turns its part is computed, if any."""
 
-    joint: Joint
-    kept: Kept
+    joint: JointGraph
+    values: KeptValues
     turns: Turns | None = None
     turns_s: float = 0.0  # the seconds that turns take longer
 
@@ -105,14 +110,14 @@ class Choice:
 
         For a graph that another graph goes on from, the bytes that it keeps until the backward pass.
         """
-        if self.joint.choices.passes.is_part:
-            return self.kept.bytes + self._turns_bytes
-        return self.joint.held(self.kept).passing.with_turns(self._turns_bytes)
+        if self.joint.is_part:
+            return self.values.bytes + self._turns_bytes
+        return self.joint.peak(self.values).without_gradients.with_turns(self._turns_bytes)
 
     @property
     def whole_bytes(self) -> int:
         """About the most bytes that a step holds beside its inputs."""
-        return self.joint.held(self.kept).whole.with_turns(self._turns_bytes)
+        return self.joint.peak(self.values).with_gradients.with_turns(self._turns_bytes)
 
     @property
     def _turns_bytes(self) -> int:
@@ -121,7 +126,7 @@ class Choice:
     @property
     def remade_s(self) -> float:
         """The seconds that the backward pass is expected to take longer than with what PyTorch keeps."""
-        return max(self.kept.seconds - self.joint.theirs.seconds, 0.0)
+        return max(self.values.seconds - self.joint.by_pytorch.seconds, 0.0)
 
     @property
     def more_s(self) -> float:
@@ -131,62 +136,62 @@ class Choice:
     @property
     def is_ours(self) -> bool:
         """Whether anything is chosen otherwise than PyTorch does."""
-        return self.turns is not None or self.tagged is not None
+        return self.turns is not None or self.kept_by_us is not None
 
     @property
-    def tagged(self) -> Kept | None:
-        """What PyTorch is told to keep, None where that is its own choice."""
-        return None if self.kept is self.joint.theirs else self.kept
+    def kept_by_us(self) -> KeptValues | None:
+        """The values that PyTorch is told to keep, None where that is its own choice."""
+        return None if self.values is self.joint.by_pytorch else self.values
 
 
-def choices_of(joint: Joint, base: Joint, turned: Turned | None) -> list[Choice]:
-    """Return the choices for a graph: each choice of what is kept, with each choice of turns.
+def step_choices(joint: JointGraph, base: JointGraph, turned: Turned | None) -> list[StepChoice]:
+    """Return the choices for a graph: all values that may be kept, with all turns that there are.
 
     The first is PyTorch's own, unless turns are taken whatever they cost.
     """
-    base_choices = [Choice(base, kept) for kept in base.kept()]
+    without_turns = [StepChoice(base, values) for values in base.tradeoffs()]
     if turned is None:
-        return base_choices
-    part_s = turned.found.share * base.choices.step_s
+        return without_turns
+    part_s = turned.found.share * base.keep_options.step_s
     forced = limits().any_speed
     made = [
-        Choice(joint, kept, turns, 0.0 if forced else (1 / turns.speed - 1) * part_s)
+        StepChoice(joint, values, turns, 0.0 if forced else (1 / turns.speed - 1) * part_s)
         for turns in turned.found.turns
-        for kept in joint.kept()
+        for values in joint.tradeoffs()
     ]
-    return made if forced else base_choices + made
+    return made if forced else without_turns + made
 
 
-def unchanged(base: Joint) -> Choice:
-    """Return what PyTorch does by itself."""
-    return Choice(base, base.theirs)
+def pytorchs_choice(base: JointGraph) -> StepChoice:
+    """Return the choice that PyTorch makes by itself."""
+    return StepChoice(base, base.by_pytorch)
 
 
-def _least(choices: Sequence[Choice]) -> Choice:
+def _least(choices: Sequence[StepChoice]) -> StepChoice:
     """Return the choice of the fewest bytes; those that are kept between the passes count twice.
 
     Parts of either pass may be computed in turns later, which saves other bytes, but not those that are kept.
     """
-    least = min(one.bytes + one.kept.bytes for one in choices)
-    few = (one for one in choices if _FEWER * (one.bytes + one.kept.bytes) <= least)
-    return min(few, key=lambda one: (one.kept.bytes, one.more_s))
+    least = min(one.bytes + one.values.bytes for one in choices)
+    few = (one for one in choices if _FEWER * (one.bytes + one.values.bytes) <= least)
+    return min(few, key=lambda one: (one.values.bytes, one.more_s))
 
 
-def _by_time(choice: Choice) -> tuple[float, int]:
+def _by_time(choice: StepChoice) -> tuple[float, int]:
     return choice.more_s, choice.bytes
 
 
-def for_time(
-    choices: Sequence[Choice], theirs_bytes: int, step_s: float
-) -> tuple[list[Choice], list[Choice]]:
+def choices_within_time(
+    choices: Sequence[StepChoice], pytorch_bytes: int, step_s: float
+) -> tuple[list[StepChoice], list[StepChoice]]:
     """Return the choices to race for "balanced", and those of them that surely take hardly more time.
 
     The first one holds half of PyTorch's bytes for the least time; safer ones follow.
     """
     allowed_s = MORE_TIME * step_s
     fast = [one for one in choices if one.more_s <= allowed_s]
-    few = [one for one in fast if one.bytes <= _SHARE * theirs_bytes]
-    found = list[Choice]()
+    few = [one for one in fast if one.bytes <= _SHARE * pytorch_bytes]
+    found = list[StepChoice]()
     if few:
         most = min(one.more_s for one in few) + _HARDLY * step_s
         found.append(min((one for one in few if one.more_s <= most), key=lambda one: one.bytes))
@@ -202,17 +207,17 @@ def for_time(
     return tried, [one for one in tried if one.turns_s + _DOUBT * one.remade_s <= allowed_s]
 
 
-def for_bytes(choices: Sequence[Choice], bytes_: int) -> list[Choice]:
+def choices_within_bytes(choices: Sequence[StepChoice], bytes_: int) -> list[StepChoice]:
     """Return the choices that hold at most so many bytes, the fastest first; the smallest comes last."""
     enough = sorted((one for one in choices if one.bytes <= bytes_), key=_by_time)
     return list(dict.fromkeys(one for one in (*enough, _least(choices)) if one.is_ours))
 
 
-def holding_no_more(tried: Sequence[Choice], base: Joint) -> tuple[list[Choice], str]:
+def without_higher_peaks(tried: Sequence[StepChoice], base: JointGraph) -> tuple[list[StepChoice], str]:
     """Return the choices whose step is expected to hold no more than Inductor's, and why if there is none."""
     if not tried or limits().any_speed:
         return list(tried), ""
-    theirs = Choice(base, base.theirs).whole_bytes
+    theirs = StepChoice(base, base.by_pytorch).whole_bytes
     peaks = {one: one.whole_bytes for one in tried}
     least = min(peaks.values())
     told = f"a step would hold {least / 2**20:.1f} MB instead of {theirs / 2**20:.1f}"

@@ -39,7 +39,7 @@ from superopt.backend.joint.scaled import leaves_scaled
 from superopt.cost.device import Device
 from superopt.rivals.aten import tensor_bytes, tensors_in, value_of
 
-__all__ = ["Choices", "Cut", "Kept", "Passes", "keep_readers_of_changed", "tags", "untag"]
+__all__ = ["KeepOptions", "KeptValues", "MinimumCut", "Passes", "keep_readers_of_changed", "tags", "untag"]
 
 _RANGE = 1e3  # prices reach from the middle one divided by this to the middle one times this
 _SPREAD = 0.5  # the last value counts as this much dearer to make, which tells equal layers apart
@@ -53,11 +53,11 @@ _REMAKE = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A choice: what is kept, what is made again, the bytes of the former and the seconds of the latter."""
+class KeptValues:
+    """Values that are kept, those that are remade, the bytes of the former and the seconds of the latter."""
 
     kept: frozenset[fx.Node]
-    again: frozenset[fx.Node]
+    remade: frozenset[fx.Node]
     bytes: int
     seconds: float
 
@@ -66,22 +66,22 @@ class Kept:
 
         Views of what is kept may be kept in its place.
         """
-        for nodes, policy in ((self.kept, _SAVE), (self.again, _REMAKE[0])):
+        for nodes, policy in ((self.kept, _SAVE), (self.remade, _REMAKE[0])):
             for node in nodes:
                 if not is_view(node) or makes_several(node):
                     moved.get(node, node).meta["recompute"] = policy
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """What a cut keeps, and what it cost: bytes, and seconds as they are weighted."""
+class MinimumCut:
+    """What a minimum cut keeps, and what that costs: bytes, and seconds as they are weighted."""
 
     kept: frozenset[fx.Node]
     bytes: float
     seconds: float
 
     def cost(self, price: float) -> float:
-        """Return what it cost where a byte costs so many seconds."""
+        """Return what it costs in all where a byte costs so many seconds."""
         return self.seconds + price * self.bytes
 
 
@@ -176,8 +176,8 @@ def _written_afterwards(graph: fx.Graph) -> set[fx.Node]:
     return {node for node in inputs if (told := node.meta.get("desc")) is not None and told in written}
 
 
-class Choices:
-    """What may be kept of a graph, with the bytes and the seconds of each choice."""
+class KeepOptions:
+    """The values that a forward pass may keep, what each costs, and the cheapest ways to choose."""
 
     def __init__(self, passes: Passes, device: Device) -> None:
         self.passes = passes
@@ -197,13 +197,13 @@ class Choices:
         self.total_bytes = sum(one for one in self.bytes.values() if one < inf)
         self._user_remade = frozenset(filter(_is_user_remade, passes.early))
 
-    def several(self) -> list[Kept]:
-        """Return choices, each the cheapest at some price of a byte, for some division into parts."""
+    def cheapest(self) -> list[KeptValues]:
+        """Return values to keep, each the cheapest at some price of a byte, for some division into parts."""
         if self.total_s == 0.0 or self.total_bytes == 0:
             return []
         order = [node for node in self.passes.early if node in self.passes.required]
         most = _MOST_WORK // (len(_PARTS) * len(self.passes.early))
-        found, divided = dict[frozenset[fx.Node], Kept](), set[frozenset[fx.Node]]()
+        found, divided = dict[frozenset[fx.Node], KeptValues](), set[frozenset[fx.Node]]()
         for count in _PARTS:
             handed = handed_on(order, self.bytes, self.seconds, count) - self._user_remade
             if handed not in divided:
@@ -212,7 +212,7 @@ class Choices:
                 found.update((one.kept, one) for one in made)
         return list(found.values())
 
-    def _at_all_prices(self, handed: frozenset[fx.Node], cuts: int) -> list[Kept]:
+    def _at_all_prices(self, handed: frozenset[fx.Node], cuts: int) -> list[KeptValues]:
         """Return the cheapest choices at several prices; each new price makes two of them cost the same."""
         middle = self.total_s / self.total_bytes
         ends = [self.cut(price, handed) for price in (middle / _RANGE, middle * _RANGE)]
@@ -233,7 +233,7 @@ class Choices:
             left.sort(key=lambda pair: pair[1].bytes - pair[0].bytes)
         return [self.of(one.kept) for one in found]
 
-    def cut(self, price: float, handed: Collection[fx.Node] = ()) -> Cut | None:
+    def cut(self, price: float, handed: Collection[fx.Node] = ()) -> MinimumCut | None:
         """Return the cheapest choice at a price of a byte in seconds, or None where there is none.
 
         What is handed on is not made again.
@@ -261,23 +261,23 @@ class Choices:
             return None
         kept = frozenset(node for node, at in place.items() if at in first and at + 1 not in first)
         again = (node for node, at in place.items() if at not in first)
-        return Cut(
+        return MinimumCut(
             kept,
             sum(self.bytes[node] for node in kept),
             sum(self.seconds[node] * self.weights[node] for node in again if self.seconds[node] < inf),
         )
 
-    def named(self, names: Collection[str]) -> Kept:
-        """Return the choice that keeps what has some names."""
+    def of_names(self, names: Collection[str]) -> KeptValues:
+        """Return the values of some names as values that are kept."""
         return self.of({node for node in self.passes.early if node.name in names})
 
-    def of(self, kept: Collection[fx.Node]) -> Kept:
-        """Return the choice that keeps some nodes."""
-        again = {node for node in self.remade(kept) if node in self.passes.required}
+    def of(self, kept: Collection[fx.Node]) -> KeptValues:
+        """Return some nodes as values that are kept."""
+        remade = {node for node in self.remade(kept) if node in self.passes.required}
         held = set(map(source_of, kept)) - set(map(source_of, self.passes.leaving))
-        return Kept(
+        return KeptValues(
             frozenset(kept),
-            frozenset(again),
+            frozenset(remade),
             # A gradient that leaves the step is no activation, however early it is made.
             sum(
                 tensor_bytes(one)
@@ -285,7 +285,7 @@ class Choices:
                 if node.op == "call_function" and not leaves_scaled(node)
                 for one in tensors_in(value_of(node))
             ),
-            sum(self.times[node] for node in again),
+            sum(self.times[node] for node in remade),
         )
 
     def remade(self, kept: Collection[fx.Node]) -> set[fx.Node]:

@@ -29,7 +29,7 @@ from superopt.rivals.aten import (
     value_of,
 )
 
-__all__ = ["Held", "Liveness", "Most", "most_of_pass"]
+__all__ = ["Liveness", "PeakBytes", "StepPeak", "most_of_pass"]
 
 _MADE_ANYWHERE = frozenset({"_to_copy", "full", "scalar_tensor", "arange", "clone"})
 """Operators that Inductor computes where their results are read, as it does pointwise ones."""
@@ -50,16 +50,16 @@ _WRITES_INTO = frozenset(_NAMES.split())
 
 
 @dataclass(frozen=True, slots=True)
-class Most:
+class PeakBytes:
     """The most bytes held at once: at any time, and while turns run, without those of the turns."""
 
     bytes: int = 0
     in_turns: int = 0
 
-    def over(self, other: "Most", before: int) -> "Most":
+    def over(self, other: "PeakBytes", before: int) -> "PeakBytes":
         """Return the larger of this, on top of so many bytes from before, and another."""
         in_turns = before + self.in_turns if self.in_turns else 0
-        return Most(max(before + self.bytes, other.bytes), max(in_turns, other.in_turns))
+        return PeakBytes(max(before + self.bytes, other.bytes), max(in_turns, other.in_turns))
 
     def with_turns(self, turns_bytes: int) -> int:
         """Return the most bytes held at once if turns take so many."""
@@ -67,11 +67,11 @@ class Most:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """The most that a step holds beside its inputs: `whole`, and `passing`, without its gradients."""
+class StepPeak:
+    """The most that a step holds beside its inputs, with and without the gradients that it leaves."""
 
-    whole: Most
-    passing: Most
+    with_gradients: PeakBytes
+    without_gradients: PeakBytes
 
 
 class _Memory(NamedTuple):
@@ -106,7 +106,7 @@ class Liveness:
     def __init__(self, passes: Passes) -> None:
         self.passes, self.known = passes, _Operators(passes.graph)
 
-    def held(self, kept: Collection[fx.Node], remade: Collection[fx.Node]) -> Held:
+    def peak(self, kept: Collection[fx.Node], remade: Collection[fx.Node]) -> StepPeak:
         """Return about the most bytes that a step holds where some values are kept and others made again."""
         first = _Pass(self.known, self.passes.first(kept), {*self.passes.leaving, *kept})
         found = {node: first.memory_of(node) for node in kept}
@@ -118,12 +118,12 @@ class Liveness:
         dropped = {one._replace(is_given=True) for one in {*handed.values()} - leaving}
         staying = leaving | left | {one._replace(is_given=False) for one in left if one.is_given}
         lasting = leaving | {*handed.values()}
-        held = []
+        peaks = []
         for uncounted in (set[_Memory](), staying):
             before = sum(self.known.bytes_of(one) for one in lasting - uncounted)
             forward = first.most(lasting, (), uncounted)
-            held.append(last.most(left, dropped, uncounted).over(forward, before))
-        return Held(*held)
+            peaks.append(last.most(left, dropped, uncounted).over(forward, before))
+        return StepPeak(*peaks)
 
 
 def most_of_pass(graph: fx.Graph, given: Collection[fx.Node], within: Mapping[fx.Node, int]) -> int:
@@ -194,7 +194,7 @@ class _Pass:
         given: Collection[_Memory],
         uncounted: Collection[_Memory],
         within: Mapping[fx.Node, int] | None = None,
-    ) -> Most:
+    ) -> PeakBytes:
         """Return the most bytes held at once, beyond those from before.
 
         What is `given` from before is dropped after its last read; what is `lasting` stays to the end.
@@ -219,7 +219,7 @@ class _Pass:
             in_turns = max(in_turns, now) if node.target is REGION else in_turns
             now -= sum(sizes[one] for one in freed if one is not over)
             now -= sum(sizes[one] for one in made[node] if one not in last and one not in lasting)
-        return Most(most, in_turns)
+        return PeakBytes(most, in_turns)
 
     def _share_loops(self) -> None:
         """Move operators of single elements to later ones that read the same memory.
