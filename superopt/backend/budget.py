@@ -8,7 +8,7 @@ from torch import fx
 
 from superopt.backend.cache import keep, known_decision, narrower_decision
 from superopt.backend.checks.elsewhere import COMPILING_S
-from superopt.backend.checks.recalled import rechecked
+from superopt.backend.checks.recalled import recheck
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.mode import mode_of
 from superopt.backend.deferred.queue import bound_queue, defer
@@ -42,72 +42,79 @@ def decisions_of(
     At the first new region, processes for first runs start while the next regions are read.
     """
     alike: dict[str, list[Region]] = {}
-    found: dict[str, Decision] = {}
+    known: dict[str, Decision] = {}
     races: dict[str, RegionRace] = {}
     for region in regions:
         digest = region.key.digest
         alike.setdefault(digest, []).append(region)
-        if digest in found or digest in races:
+        if digest in known or digest in races:
             continue
-        known = known_decision(region, ledger)
-        if known is not None and not known.taken and (narrower := _narrower(region, target, ledger)):
-            known = replace(narrower, budget_s=known.budget_s)
-            keep(known, region, ledger)
-        if known is not None:
-            found[digest] = rechecked(known, region, target, ledger)
+        if (decision := _recall(region, target, ledger)) is not None:
+            known[digest] = decision
             continue
-        races[digest] = RegionRace(region, target, ledger, known=_standing(region, target, ledger))
+        races[digest] = RegionRace(region, target, ledger, known=_decision_to_beat(region, target, ledger))
         if ledger.left_s >= FIRST_S:
             warm_up.first_runs(target)
-    taken = {node for digest, one in found.items() if one.taken for node in _nodes(alike[digest])}
+    taken = {node for digest, one in known.items() if one.taken for node in _nodes(alike[digest])}
     ledger.note_saved(taken)
     if races and ledger.left_s >= FIRST_S:
-        sharing, first_runs = _Sharing(races, alike, taken, ledger), warm_up.first_runs(target)
-        sharing.prepare(warm_up)
-        sharing.run(first_runs)
-    made = found | {digest: race.conclude() for digest, race in races.items()}
+        shared, first_runs = _SharedBudget(races, alike, taken, ledger), warm_up.first_runs(target)
+        shared.prepare(warm_up)
+        shared.run(first_runs)
+    decisions = known | {digest: race.conclude() for digest, race in races.items()}
     if mode_of(ledger.options) != "off":
         try:
-            _defer(made, races, alike, ledger)
+            _defer(decisions, races, alike, ledger)
         except Exception as error:  # the decisions stand even if the rest cannot be queued
             log.warning("what the budget leaves is not queued: %s", kind_and_line(error))
-    return made
+    return decisions
 
 
-def _standing(region: Region, target: Target, ledger: Ledger) -> Decision | None:
+def _recall(region: Region, target: Target, ledger: Ledger) -> Decision | None:
+    """Return an earlier decision on a region as it holds now, or None where the region must be decided."""
+    known = known_decision(region, ledger)
+    if known is None:
+        return None
+    if not known.taken and (narrower := _recall_narrower(region, target, ledger)):
+        known = replace(narrower, budget_s=known.budget_s)
+        keep(known, region, ledger)
+    return recheck(known, region, target, ledger)
+
+
+def _decision_to_beat(region: Region, target: Target, ledger: Ledger) -> Decision | None:
     """Return the decision that a new one must beat, if its plan still is faster than Inductor's code.
 
-    It is the one of before, for which there is more time now, or the one under a policy that lets less be
-    made of weights.
+    It is an earlier one, for which there is more time now, or the one under a policy that lets less be made
+    of weights.
     """
     as_kept = Ledger(replace(ledger.options, budget_s=0.0, retry=False))  # even if more time may find more
     before = known_decision(region, as_kept)
     if before is None or not before.taken:
-        return _narrower(region, target, ledger)
-    return _still_taken(before, region, target, ledger)
+        return _recall_narrower(region, target, ledger)
+    return _if_still_taken(before, region, target, ledger)
 
 
-def _narrower(region: Region, target: Target, ledger: Ledger) -> Decision | None:
+def _recall_narrower(region: Region, target: Target, ledger: Ledger) -> Decision | None:
     """Return the decision under a policy that lets less be made of weights, if its plan still is faster."""
     found = narrower_decision(region, ledger)
-    return None if found is None else _still_taken(found, region, target, ledger)
+    return None if found is None else _if_still_taken(found, region, target, ledger)
 
 
-def _still_taken(found: Decision, region: Region, target: Target, ledger: Ledger) -> Decision | None:
+def _if_still_taken(found: Decision, region: Region, target: Target, ledger: Ledger) -> Decision | None:
     """Return a decision whose kernels still are as fast, or None."""
-    still = rechecked(found, region, target, ledger)
+    still = recheck(found, region, target, ledger)
     return still if still.taken else None
 
 
 def _defer(
-    made: Mapping[str, Decision],
+    decisions: Mapping[str, Decision],
     races: Mapping[str, RegionRace],
     alike: Mapping[str, Sequence[Region]],
     ledger: Ledger,
 ) -> None:
     """Queue the regions for which more time may find more, now or when they were decided."""
     queued = False
-    for digest, decision in made.items():
+    for digest, decision in decisions.items():
         race, (first, *_) = races.get(digest), alike[digest]
         ledger.pending.pop(digest, None)
         if not (race.may_find_more if race else decision.open):
@@ -121,8 +128,8 @@ def _defer(
         bound_queue()
 
 
-class _Sharing:
-    """How the regions of a graph share the budget: all try as they are written, then after a search.
+class _SharedBudget:
+    """The budget that the regions of a graph share: for all as they are written, then after a search.
 
     The regions that may gain most come first.
     """
@@ -155,7 +162,7 @@ class _Sharing:
             begun = begun or race.compile_ahead(warm_up)
 
     def run(self, first_runs: FirstRuns | None) -> None:
-        """Let all regions try, and then those race with Inductor's code that wait for that."""
+        """Try kernels of all regions as written, then after a search; after each, those that wait race."""
         for search in (False, True):
             self._try_all(first_runs, search=search)
             doubts = self._doubts()
@@ -163,26 +170,31 @@ class _Sharing:
                 self._note(digest, self.races[digest].confirm(self.ledger.left_s))
 
     def _try_all(self, first_runs: FirstRuns | None, *, search: bool) -> None:
+        """Try kernels of every region, each with its share of the time that is left."""
         order, gains = self._by_gain(hoped=not search)
         waiting = [digest for digest in order if not self.races[digest].settled]
         last_resort = self._last_resort(waiting) if search else None
         for at, digest in enumerate(order):
-            before_s, left_s = self.ledger.spent_s, self.ledger.left_s
-            if digest == last_resort:
-                turn_s = left_s
-            elif self._is_late(digest, search=search) or (not search and self._spoils(digest, gains[digest])):
-                turn_s = 0.0
-            else:
-                later = 0 if search else sum(not self.races[one].settled for one in order[at + 1 :])
-                turn_s = _turn_s(left_s, [gains[one] for one in order[at:]], _ENOUGH_S[search], later)
+            race, before_s = self.races[digest], self.ledger.spent_s
+            is_last = digest == last_resort
+            seconds = self.ledger.left_s if is_last else self._seconds_for(order[at:], gains, search=search)
             patient = not search and len(waiting) > 1
-            race = self.races[digest]
-            self._note(digest, race.try_kernels(turn_s, first_runs, search=search, patient=patient))
+            self._note(digest, race.try_kernels(seconds, first_runs, search=search, patient=patient))
             if not search and self.ledger.spent_s > before_s:
                 self.took.append((self.ledger.spent_s - before_s) / self.heavy[digest])
 
+    def _seconds_for(self, left: Sequence[str], gains: Mapping[str, float], *, search: bool) -> float:
+        """Return the seconds of the first of the regions that are left; 0 where others need them more."""
+        digest, *later = left
+        if self._is_late(digest, search=search):
+            return 0.0
+        if not search and self._delays_a_race(digest, gains[digest]):
+            return 0.0
+        open_later = 0 if search else sum(not self.races[one].settled for one in later)
+        return _turn_s(self.ledger.left_s, [gains[one] for one in left], _ENOUGH_S[search], open_later)
+
     def _by_gain(self, *, hoped: bool = False) -> tuple[list[str], dict[str, float]]:
-        """Return the regions, the largest gain first, and the gains: possible ones, or those hoped for."""
+        """Return the regions, the largest gain first, and their gains: possible, or `hoped` for."""
         gains = {
             digest: (race.hope_us if hoped else race.gain_us) * len(self.alike[digest])
             for digest, race in self.races.items()
@@ -191,7 +203,7 @@ class _Sharing:
         return sorted(gains, key=lambda digest: (digest not in ready, -gains[digest])), gains
 
     def _doubts(self) -> dict[str, float]:
-        """Return what regions may gain that wait for a race with Inductor's code."""
+        """Return what each region may gain by the race with Inductor's code for which it waits."""
         return {digest: race.doubt_us * len(self.alike[digest]) for digest, race in self.races.items()}
 
     def _is_late(self, digest: str, *, search: bool) -> bool:
@@ -200,7 +212,7 @@ class _Sharing:
         each = (_SEARCHED * _longest(took) if search else _LATER * min(took)) if took else 0.0
         return self.ledger.left_s < self.heavy[digest] * each
 
-    def _spoils(self, digest: str, gain_us: float) -> bool:
+    def _delays_a_race(self, digest: str, gain_us: float) -> bool:
         """Whether a region's turn would take the time of a race that waits, and that may gain more."""
         left_s = self.ledger.left_s
         turn_s = self.heavy[digest] * _LATER * min(self.took, default=0.0)
@@ -212,9 +224,9 @@ class _Sharing:
         all_late = all(self._is_late(one, search=True) for one in waiting)
         return next(iter(waiting), None) if all_late and self.ledger.left_s >= _ENOUGH_S[True] else None
 
-    def _note(self, digest: str, tried: Decision) -> None:
+    def _note(self, digest: str, decision: Decision) -> None:
         """Note which nodes of the graph are taken."""
-        if tried.taken and not self.taken.issuperset(nodes := _nodes(self.alike[digest])):
+        if decision.taken and not self.taken.issuperset(nodes := _nodes(self.alike[digest])):
             self.ledger.note_saved(self.taken | nodes, before=self.taken)
             self.taken |= nodes
 

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.pieces import Piece, pieces_of, worth_a_search
+from superopt.backend.pieces import Piece, pieces_of, why_no_search
 from superopt.backend.region import CopyError, OpaqueError, Region, region_of
 from superopt.backend.subgraph import NumberError, Subgraph, masks_leaving, subgraph_of, weight_bytes_of
 from superopt.errors import SuperoptError, first_line, kind_and_line
@@ -55,7 +55,7 @@ class Cut:
 
     def _regions(self, piece: Piece, rounds: int = _ROUNDS) -> list[Region]:
         """Return a piece as one region, or as several regions around operators that are not algebra."""
-        why = worth_a_search(piece) or _never(piece)
+        why = why_no_search(piece) or _why_no_plan(piece)
         if why is not None:
             if piece.heavy:
                 self._note(piece, why)
@@ -66,7 +66,7 @@ class Cut:
                 return [region_of(self._subgraph(piece), self.target, self.ledger)]
         except (OpaqueError, NumberError, CopyError) as error:
             if isinstance(error, OpaqueError):
-                bad = _unruled(piece, self.kinds, error.reasons)
+                bad = _nodes_without_rule(piece, self.kinds, error.reasons)
             else:
                 bad = dict.fromkeys(error.nodes, str(error))
             if not bad or not rounds:
@@ -112,8 +112,10 @@ class Cut:
         self.ledger.decisions.append(Decision(listed(piece.nodes), "", False, why, graph=self.title))
 
 
-def _unruled(piece: Piece, kinds: Mapping[fx.Node, Kind], reasons: Mapping[str, str]) -> dict[fx.Node, str]:
-    """Return, of a piece and the views that it reads through, the nodes without a rule, with the reason."""
+def _nodes_without_rule(
+    piece: Piece, kinds: Mapping[fx.Node, Kind], reasons: Mapping[str, str]
+) -> dict[fx.Node, str]:
+    """Return the nodes without a rule, of a piece and of the views that it reads through, with the reason."""
     near, left = set(piece.nodes), list(piece.nodes)
     while left:
         views = {one for one in left.pop().all_input_nodes if kinds[one] == "free"} - near
@@ -130,7 +132,7 @@ def _unruled(piece: Piece, kinds: Mapping[fx.Node, Kind], reasons: Mapping[str, 
     return {node: found for node in near if (found := why(node)) is not None}
 
 
-def _never(piece: Piece) -> str | None:
+def _why_no_plan(piece: Piece) -> str | None:
     """Return why a piece is never worth a plan; None where it may be."""
     if torch._inductor.config.cpp_wrapper:
         return "Inductor's cpp_wrapper makes wrong code of a call of a plan"

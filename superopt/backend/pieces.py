@@ -25,7 +25,7 @@ from superopt.rivals.aten import (
 from superopt.rivals.composites import is_part
 from superopt.rivals.kinds import Kind
 
-__all__ = ["SOON", "Piece", "mostly_attention", "pieces_of", "reads_of", "worth_a_search"]
+__all__ = ["SOON", "Piece", "mostly_attention", "pieces_of", "reads_of", "why_no_search"]
 
 SOON = 5
 """The matmuls and reductions of a piece up to which a search ends soon and kernels compile fast."""
@@ -72,7 +72,7 @@ def pieces_of(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[Piece]:
     return [Piece(tuple(part)) for part in sorted(found, key=lambda part: order[part[0]])]
 
 
-def worth_a_search(piece: Piece) -> str | None:
+def why_no_search(piece: Piece) -> str | None:
     """Return why Inductor's code of a piece is good enough, or None where a search may find better code."""
     matmuls = sum(map(is_matmul, piece.nodes))
     if piece.heavy == 1 and any(map(is_maximum, piece.nodes)) and _reads_what_is_made(piece):

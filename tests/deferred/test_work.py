@@ -266,7 +266,7 @@ def test_more_time_never_loses_what_is_taken(region: Region, monkeypatch: pytest
     """The race with more time begins with the plan that there is, even if nothing is tried then."""
     old = taken(region, open=True, budget_s=1.0)
     keep(old, region, ledger())
-    monkeypatch.setattr(budget, "rechecked", lambda known, *unused: known)
+    monkeypatch.setattr(budget, "recheck", lambda known, *unused: known)
     for options in ({"budget_s": 1.5}, {"budget_s": 1.0, "retry": True}):
         found = budget.decisions_of([region], pick_target("cpu"), ledger(**options), WarmUp())
         assert [(one.taken, one.plan) for one in found.values()] == [(True, old.plan)]

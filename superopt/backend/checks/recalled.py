@@ -25,7 +25,7 @@ from superopt.targets import Target
 from superopt.tune import measure_together
 from superopt.tune.measure import HeadToHead
 
-__all__ = ["rechecked"]
+__all__ = ["recheck"]
 
 log = logging.getLogger("superopt")
 
@@ -35,7 +35,7 @@ _RACE_S = 0.5
 _COMPILING_S = 2.5  # about the seconds that Inductor takes to compile a region
 
 
-def rechecked(known: Decision, region: Region, target: Target, ledger: Ledger) -> Decision:
+def recheck(known: Decision, region: Region, target: Target, ledger: Ledger) -> Decision:
     """Return a recalled decision, or why its kernels are not used now; checked once for each model."""
     digest = region.key.digest
     measured = known.taken and known.recalled and known.after_us is not None
@@ -44,7 +44,7 @@ def rechecked(known: Decision, region: Region, target: Target, ledger: Ledger) -
     ledger.checked.add(digest)
     try:
         with ledger.spending():
-            found = alone(lambda: _checked(known, region, target, ledger))
+            found = alone(lambda: _recheck_now(known, region, target, ledger))
     except Exception as error:  # what is known was raced and proven before
         log.info("%s is not checked again: %s", known.operators, kind_and_line(error))
         found = known
@@ -52,14 +52,14 @@ def rechecked(known: Decision, region: Region, target: Target, ledger: Ledger) -
     return found
 
 
-def _checked(known: Decision, region: Region, target: Target, ledger: Ledger) -> Decision:
+def _recheck_now(known: Decision, region: Region, target: Target, ledger: Ledger) -> Decision:
     ours = calling(region, str(known.plan))
     copies = RegionInputs(region, target, known.flops).copies()
     now_us = _now_us(ours, copies, target)
     before_us = known.after_us or now_us
     if max(now_us, before_us) < _CHANGED * min(now_us, before_us):
         return known
-    raced, name = _raced(ours, copies, region, target, ledger)
+    raced, name = _race(ours, copies, region, target, ledger)
     speed = raced.speed_of("superopt")
     log.info("%s: %.2f times the speed of %s now", known.operators, speed, name)
     if speed >= even() or not raced.sure:
@@ -74,7 +74,7 @@ def _now_us(ours: Function, copies: Sequence[tuple[Tensor, ...]], target: Target
     return timed["superopt"].low_us
 
 
-def _raced(
+def _race(
     ours: Function, copies: Sequence[tuple[Tensor, ...]], region: Region, target: Target, ledger: Ledger
 ) -> tuple[HeadToHead, str]:
     """Race kernels with the best rival that there is time for."""

@@ -72,7 +72,7 @@ def test_a_region_that_was_left_takes_the_plan_of_a_narrower_policy(
     left = replace(blank_of(wider), why="no time", open=True, budget_s=5.0)
     keep(left, wider, ledger("frozen"))
     keep(taken(known, target), known, ledger("live"))
-    monkeypatch.setattr(budget, "rechecked", lambda found, *unused: found)
+    monkeypatch.setattr(budget, "recheck", lambda found, *unused: found)
     found = budget.decisions_of([wider], target, ledger("frozen", budget_s=5.0, tune="off"), WarmUp())
     assert found[wider.key.digest].plan == plan_of(known, target)
     kept = known_decision(wider, ledger("frozen", budget_s=5.0))

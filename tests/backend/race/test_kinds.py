@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from superopt.backend.cut import _unruled
+from superopt.backend.cut import _nodes_without_rule
 from superopt.backend.decision import Ledger
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
@@ -99,7 +99,8 @@ def test_a_view_without_a_rule_stays_outside_alone() -> None:
     graph = functional(lambda x, w: torch.relu(x[:, :7] @ w), ones(4, 131), ones(7, 5))
     kinds = kinds_of(graph, "cpu")
     [piece] = pieces_of(graph, kinds)
-    found = _unruled(piece, kinds, {"aten.slice.Tensor": "a reason", "aten.mm.out": "no such overload"})
+    reasons = {"aten.slice.Tensor": "a reason", "aten.mm.out": "no such overload"}
+    found = _nodes_without_rule(piece, kinds, reasons)
     assert [operator_name(node) for node in found] == ["slice"]
 
 

@@ -16,7 +16,7 @@ from superopt.backend.decision import Ledger
 from superopt.backend.deferred.portable import data_of, region_from
 from superopt.backend.operators import eager_module, operators_of, slides
 from superopt.backend.options import BackendOptions
-from superopt.backend.pieces import pieces_of, worth_a_search
+from superopt.backend.pieces import pieces_of, why_no_search
 from superopt.backend.region import Region, region_of
 from superopt.backend.region_plan import RegionPlan
 from superopt.backend.region_race import RegionRace
@@ -52,7 +52,7 @@ def region(function: Callable[..., Any], *inputs: Tensor) -> Region:
     graph = graph_of(function, *inputs)
     kinds = kinds_of(graph, "cpu")
     piece = max(pieces_of(graph, kinds), key=lambda one: len(one.nodes))
-    assert worth_a_search(piece) is None
+    assert why_no_search(piece) is None
     return region_of(subgraph_of(piece, kinds), pick_target("cpu"), Ledger(BackendOptions()))
 
 
@@ -123,7 +123,7 @@ def test_what_no_operator_says_stays_as_it_is() -> None:
 def test_a_plain_reduction_is_left_to_inductor() -> None:
     graph = graph_of(lambda x: x.mean(-1) * 2, torch.randn(X))
     [piece] = pieces_of(graph, kinds_of(graph, "cpu"))
-    assert worth_a_search(piece) is not None
+    assert why_no_search(piece) is not None
 
 
 def shifted(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
-from superopt.backend.pieces import Piece, pieces_of, worth_a_search
+from superopt.backend.pieces import Piece, pieces_of, why_no_search
 from superopt.backend.subgraph import masks_leaving, subgraph_of
 from superopt.errors import InputError
 from superopt.rivals.aten import flops_of, operator_name
@@ -45,7 +45,7 @@ def mlp(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
 def test_a_program_of_algebra_is_one_piece() -> None:
     [piece] = pieces(mlp, ones(4, 8), ones(8, 16), ones(16, 8))
     assert piece.heavy == 2
-    assert worth_a_search(piece) is None
+    assert why_no_search(piece) is None
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_program_of_algebra_is_one_piece() -> None:
 )
 def test_what_inductor_does_well_is_left_to_it(function: Callable[..., Tensor], why: str | None) -> None:
     [piece] = pieces(function, ones(4, 8), ones(8, 8))
-    assert worth_a_search(piece) == why
+    assert why_no_search(piece) == why
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_inductor_does_well_is_left_to_it(function: Callable[..., Tensor], 
 )
 def test_one_matmul_is_searched_where_it_waits_for_memory(rows: int, columns: int, why: str | None) -> None:
     [piece] = pieces(lambda x, w: x @ w, ones(rows, 1024), ones(1024, columns))
-    assert worth_a_search(piece) == why
+    assert why_no_search(piece) == why
 
 
 def test_what_is_no_algebra_cuts() -> None:

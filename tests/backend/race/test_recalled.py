@@ -8,7 +8,7 @@ import torch
 
 from superopt.backend.cache import epoch, next_epoch
 from superopt.backend.checks import recalled
-from superopt.backend.checks.recalled import rechecked
+from superopt.backend.checks.recalled import recheck
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
@@ -52,7 +52,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
             return outcome, "inductor"
 
         monkeypatch.setattr(recalled, "_now_us", lambda *unused: now_us)
-        monkeypatch.setattr(recalled, "_raced", race)
+        monkeypatch.setattr(recalled, "_race", race)
         return calls
 
     return told
@@ -79,7 +79,7 @@ def test_kernels_race_anew_in_another_state(
 ) -> None:
     calls = checks(now_us, outcome)
     ledger = Ledger(BackendOptions(budget_s=9.0))
-    found = rechecked(KNOWN, region, pick_target("cpu"), ledger)
+    found = recheck(KNOWN, region, pick_target("cpu"), ledger)
     assert found.taken == taken
     assert len(calls) == (outcome is not None)
     assert ledger.known[region.key.digest] is found
@@ -87,7 +87,7 @@ def test_kernels_race_anew_in_another_state(
         assert found.plan is None
         assert found.open
         assert found.why.endswith("but 0.80 times the speed of inductor on this machine now")
-    rechecked(KNOWN, region, pick_target("cpu"), ledger)
+    recheck(KNOWN, region, pick_target("cpu"), ledger)
     assert len(calls) == (outcome is not None)  # once for each model
 
 
@@ -108,7 +108,7 @@ def test_what_need_not_be_checked_is_not(
 ) -> None:
     calls = checks(1e6, raced(0.5))
     ledger = Ledger(BackendOptions(budget_s=budget_s))
-    assert rechecked(known, region, pick_target("cpu"), ledger) is known
+    assert recheck(known, region, pick_target("cpu"), ledger) is known
     assert calls == []
 
 
@@ -121,14 +121,14 @@ def test_a_check_that_fails_changes_nothing(
 
     monkeypatch.setattr(recalled, "calling", broken)
     ledger = Ledger(BackendOptions(budget_s=9.0))
-    assert rechecked(KNOWN, region, pick_target("cpu"), ledger) is KNOWN
+    assert recheck(KNOWN, region, pick_target("cpu"), ledger) is KNOWN
 
 
 def test_eager_races_where_there_is_no_time_to_compile(region: Region) -> None:
     ledger = Ledger(BackendOptions(budget_s=1.0))
     module = region.subgraph.module
     copies = [tuple(torch.randn(one.shape) for one in region.subgraph.example()) for _ in range(2)]
-    outcome, name = recalled._raced(module, copies, region, pick_target("cpu"), ledger)
+    outcome, name = recalled._race(module, copies, region, pick_target("cpu"), ledger)
     assert name == "eager"
     assert set(outcome.measurements) == {"superopt", "inductor"}
 
