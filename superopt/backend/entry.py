@@ -36,8 +36,7 @@ __all__ = ["compile_graph", "explain", "ledger_of"]
 
 log = logging.getLogger("superopt")
 
-# Parts of the names of operators that multiply matrices.
-_PRODUCTS = ("linear", "matmul", "mm", "attention", "einsum")
+_PRODUCTS = ("linear", "matmul", "mm", "attention", "einsum")  # parts of names of operators
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,48 +65,59 @@ def compile_graph(
     `options` are those of `BackendOptions`; `mode` is one of Inductor's, which it gets.
     """
     keep_freed_memory()
-    ledger = _ledger_now(options, mode)
-    mode_now = mode_of(ledger.options)
+    ledger = _ledger_of_call(options, mode)
+    deferring = mode_of(ledger.options)
     # Compiling may change the graph, so its key and a copy of it are taken before.
-    key = graph_key(module, inputs, ledger.options) if mode_now != "off" else None
+    key = graph_key(module, inputs, ledger.options) if deferring != "off" else None
     differentiable = with_double_backward(module) if _is_differentiated(inputs) else None
     eager = Uncompiled.of(module, inputs, ledger, key) if key is not None and differentiable is None else None
-    if eager is not None and eager.is_known_faster():
-        compiled, ours = eager.run, None
-    else:
-        start = time.monotonic()
-        compiled, ours = _compiled(module, inputs, ledger)
-        if eager is not None and eager.is_faster(compiled, time.monotonic() - start):
-            compiled = eager.run
+    compiled, region_pass = _compile_or_leave(module, inputs, ledger, eager)
     if key is not None:
-        compiled = _deferred(compiled, ours, key, ledger, mode_now)
+        compiled = _follow_up(compiled, region_pass, key, ledger, deferring)
     return compiled if differentiable is None else differentiable(compiled)
+
+
+def _compile_or_leave(
+    module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger, eager: Uncompiled | None
+) -> tuple[Callable[..., Any], RegionPass | None]:
+    """Return a compiled graph and the pass that saw it, or the graph as eager PyTorch runs it if faster."""
+    if eager is not None and eager.is_known_faster():
+        return eager.run, None
+    start = time.monotonic()
+    compiled, region_pass = _compile(module, inputs, ledger)
+    if eager is not None and eager.is_faster(compiled, time.monotonic() - start):
+        return eager.run, region_pass
+    return compiled, region_pass
 
 
 def _is_differentiated(inputs: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in inputs)
 
 
-def _deferred(
-    compiled: Callable[..., Any], ours: RegionPass | None, key: Key, ledger: Ledger, mode: Mode
+def _follow_up(
+    compiled: Callable[..., Any], region_pass: RegionPass | None, key: Key, ledger: Ledger, mode: Mode
 ) -> Callable[..., Any]:
-    """Note which regions of a graph wait, for later starts from Inductor's cache; take up better kernels."""
+    """Return a graph that takes up better kernels as they are found, after noting which of its regions wait.
+
+    The note serves later processes, which get the graph from Inductor's cache.
+    """
     place = place_of_compilation() if mode == "background" else None
     graph = Waiting(place, ledger) if place is not None else None
 
     def note() -> None:
         try:
-            if ours is not None and ours.pending is not None:
-                note_seen(key, ours.pending.values())
+            if region_pass is not None and region_pass.pending is not None:
+                note_seen(key, region_pass.pending.values())
             if graph is not None:
                 graph.add(waiting_in(key))
         except Exception as error:  # no fault here may stop a model that is compiled already
             log.warning("no better kernels will be used in this run: %s", kind_and_line(error))
 
     note()
-    differentiated = ours is not None and ours.pending is not None and torch.is_grad_enabled()
-    if ours is not None:
-        ours.on_waiting = note  # the backward graph is compiled later
+    was_seen = region_pass is not None and region_pass.pending is not None
+    differentiated = was_seen and torch.is_grad_enabled()
+    if region_pass is not None:
+        region_pass.on_waiting = note  # the backward graph is compiled later
     return with_take_up(compiled, graph) if graph is not None and (graph.keys or differentiated) else compiled
 
 
@@ -126,13 +136,13 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
             eager = Uncompiled.of(module, values, ledger, key)
             if eager is not None:
                 eager.is_known_faster()  # which the ledger notes
-        return _compiled(module, values, ledger, fx_graph_cache=False, force_disable_caches=True)[0]
+        return _compile(module, values, ledger, fx_graph_cache=False, force_disable_caches=True)[0]
 
     # What is compiled here must not count among the sizes for which the user's own model is compiled.
     isolated = apart_from_others()
     limits = {} if isolated else {"recompile_limit": sys.maxsize}
     with torch._dynamo.config.patch(limits):
-        made = torch.compile(model, backend=compile_here, **isolated)(*_detached(inputs))
+        made = torch.compile(model, backend=compile_here, **isolated)(*_as_leaves(inputs))
     try:
         _run_backward(made)
     except RuntimeError as error:  # PyTorch cannot compute the gradients of every model
@@ -140,8 +150,8 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
     return ledger.text()
 
 
-def _detached(inputs: tuple[Any, ...]) -> Any:
-    """Return inputs of which no graph of the user's is run backward, and thereby used up."""
+def _as_leaves(inputs: tuple[Any, ...]) -> Any:
+    """Return inputs without a history: running backward through the user's graph would use it up."""
 
     def leaf(tensor: Tensor) -> Tensor:
         return tensor if tensor.is_leaf else tensor.detach().requires_grad_(tensor.requires_grad)
@@ -167,18 +177,21 @@ def _run_backward(made: Any) -> None:
         torch.autograd.grad(results, list(leaves.values()), ones, allow_unused=True)
 
 
-def _compiled(
+def _compile(
     module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger, **patches: Any
 ) -> tuple[Callable[..., Any], RegionPass]:
-    """Return what Inductor makes of a graph, and the pass that saw it, unless Inductor's cache had it."""
+    """Let Inductor compile a graph with superopt's passes; return the result, and the pass over its regions.
+
+    The pass sees no graph that Inductor has in its cache.
+    """
     patches = {**patches, **ledger.options.inductor}
-    theirs = patches.get(PASS, getattr(torch._inductor.config, PASS))
+    users_pass = patches.get(PASS, getattr(torch._inductor.config, PASS))
     with WarmUp() as warm_up:
         with ledger.spending():
-            _begin(warm_up, module, inputs, ledger.options)
-        ours = patches[PASS] = RegionPass(ledger, passes_of(theirs), warm_up, watched_of(inputs))
-        before = patches.get(JOINT_PASS, getattr(torch._inductor.config, JOINT_PASS))
-        joint = patches[JOINT_PASS] = JointPass(ledger, ours, passes_of(before))
+            _start_early(warm_up, module, inputs, ledger.options)
+        ours = patches[PASS] = RegionPass(ledger, passes_of(users_pass), warm_up, watched_of(inputs))
+        users_joint_pass = patches.get(JOINT_PASS, getattr(torch._inductor.config, JOINT_PASS))
+        joint = patches[JOINT_PASS] = JointPass(ledger, ours, passes_of(users_joint_pass))
         splits = patches.get(PARTITIONER, getattr(torch._inductor.config, PARTITIONER, None))
         if splits is None or isinstance(splits, Partitioner):  # another thread may have put ours there
             patches[PARTITIONER] = Partitioner(ledger, joint)
@@ -189,7 +202,9 @@ def _compiled(
             ours.warm_up = None  # it has ended before the backward graph is compiled
 
 
-def _begin(warm_up: WarmUp, module: fx.GraphModule, inputs: Sequence[Any], options: BackendOptions) -> None:
+def _start_early(
+    warm_up: WarmUp, module: fx.GraphModule, inputs: Sequence[Any], options: BackendOptions
+) -> None:
     """Start background work that regions will need, if the graph may have regions worth it."""
     if options.budget_s == 0 or not multiplies(module):
         return
@@ -214,14 +229,14 @@ def multiplies(module: fx.GraphModule) -> bool:
 
 
 def ledger_of(options: Mapping[str, Any]) -> Ledger:
-    """Return what was decided so far by the last call of torch.compile that got this very dict of options."""
+    """Return the ledger of the last call of torch.compile that got this very dict of options."""
     for call in reversed(_CALLS.values()):
         if call.options is options:
             return call.ledger
     return Ledger(read_options(options))
 
 
-def _ledger_now(options: Mapping[str, Any] | None, mode: str | None) -> Ledger:
+def _ledger_of_call(options: Mapping[str, Any] | None, mode: str | None) -> Ledger:
     """Return the ledger of the call of torch.compile that a graph comes from, a new one if it has none yet.
 
     Without options, each graph has its own.
@@ -230,7 +245,7 @@ def _ledger_now(options: Mapping[str, Any] | None, mode: str | None) -> Ledger:
     if mode is not None:  # Inductor's options for the graph hold for each region as well
         settings = replace(settings, inductor=mode_options(mode))
     settings = _with_settings(settings)
-    owner = _caller() if options else None
+    owner = _call_object() if options else None
     if options is None or owner is None:
         return Ledger(settings)
     known = _CALLS.get(id(owner))
@@ -246,7 +261,7 @@ def _with_settings(options: BackendOptions) -> BackendOptions:
     return replace(options, inductor={**settings_made(), **options.inductor})
 
 
-def _caller() -> Any:
+def _call_object() -> Any:
     """Return what torch.compile made of its arguments: an object for each call, that hands us the graph.
 
     One dict of options may be given to many calls, and PyTorch tells a backend nothing else of them.
