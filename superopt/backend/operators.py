@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from superopt.backend.deferred.portable import Unportable, data_of, subgraph_from
-from superopt.backend.region import Region, traced_algebra
+from superopt.backend.region import Region, trace_algebra
 from superopt.errors import InputError
 from superopt.ir import Graph
 from superopt.rivals.aten import is_window
@@ -63,7 +63,7 @@ class Operators:
     def prove(self, goal: Graph) -> None:
         """Raise InputError unless the operators compute a goal, by its algebra."""
         subgraph = subgraph_from(self.data, self.device)
-        traced = traced_algebra(subgraph, subgraph.example())
+        traced = trace_algebra(subgraph, subgraph.example())
         names = dict(zip(traced.input_names, self.inputs, strict=True))
         found = traced.program.regions[0].graph
         ports = [names.get(port.name) for port in found.inputs]

@@ -37,7 +37,7 @@ __all__ = [
     "cheapest_us",
     "floor_anew",
     "region_of",
-    "traced_algebra",
+    "trace_algebra",
 ]
 
 T = TypeVar("T")
@@ -70,14 +70,19 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
     """Return a subgraph as algebra, or raise SuperoptError where it is none."""
     if not subgraph.hints().keys() >= set(subgraph.symbols):
         raise SuperoptError("a size of its inputs depends on data")
-    traced = traced_algebra(subgraph, subgraph.example())
-    program = traced.program
-    goal = program.regions[0].graph
-    made = {output.port.name for output in goal.outputs}
-    if not set(program.outputs) <= made:
-        raise SuperoptError("a result is one of the inputs")
+    traced = trace_algebra(subgraph, subgraph.example())
+    goal = traced.program.regions[0].graph
+    _check_results(subgraph, traced, goal)
+    key = _key_of(subgraph, traced, goal, target, ledger)
+    return Region(subgraph, traced, goal, traced.program.outputs, key, target.floor_us(goal) or 0.0)
+
+
+def _check_results(subgraph: Subgraph, traced: Traced, goal: Graph) -> None:
+    """Raise SuperoptError unless kernels of the goal make all results, each one once and in its dtype."""
     dtypes = {output.port.name: TORCH_DTYPES[output.port.dtype] for output in goal.outputs}
-    for result, name in zip(subgraph.results, program.outputs, strict=False):
+    if not set(traced.program.outputs) <= dtypes.keys():
+        raise SuperoptError("a result is one of the inputs")
+    for result, name in zip(subgraph.results, traced.program.outputs, strict=False):
         if dtypes[name] != value_of(result.node).dtype:
             raise SuperoptError(f"{result.node.name} would be of {dtypes[name]}")
     copies = _copies(subgraph, traced)
@@ -85,23 +90,26 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
         raise CopyError("a result is a copy of another one", copies)
     if not goal.inputs:
         raise SuperoptError("its results do not depend on any tensor")
+
+
+def _key_of(subgraph: Subgraph, traced: Traced, goal: Graph, target: Target, ledger: Ledger) -> Key:
+    """Return the key of a region's decision, which names all that the decision depends on."""
     options = {
         "backend": RECORDS,
         "preset": ledger.options.preset,
         "verify": ledger.options.verify,
         "weights": ledger.options.weights,
         "inductor": settings_text(ledger.options.inductor),
-        "results": list(program.outputs),
-        "symbols": [str(torch.Size(tensor.shape)) for tensor in subgraph.example(_others(subgraph))],
+        "results": list(traced.program.outputs),
+        "symbols": [str(torch.Size(one.shape)) for one in subgraph.example(_grown_sizes(subgraph))],
     }
     casts = [str(value.dtype) for value in map(value_of, subgraph.piece.nodes) if isinstance(value, Tensor)]
     if len(set(casts)) > 1:  # algebra knows none, and kernels round where PyTorch does
         options["dtypes"] = casts
     if subgraph.symbols:
-        options["elsewhere"] = _text_elsewhere(subgraph)
+        options["elsewhere"] = _text_at_other_sizes(subgraph)
     parts = {**versions(), **target.key_parts()}
-    key = key_of("plan", program=program_text(goal), options=options, **parts)
-    return Region(subgraph, traced, goal, program.outputs, key, target.floor_us(goal) or 0.0)
+    return key_of("plan", program=program_text(goal), options=options, **parts)
 
 
 def _copies(subgraph: Subgraph, traced: Traced) -> list[fx.Node]:
@@ -136,7 +144,7 @@ def floor_anew(region: Region, target: Target, seen_us: float) -> float:
     return floor if floor <= seen_us else 0.0
 
 
-def traced_algebra(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Traced:
+def trace_algebra(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Traced:
     """Return a subgraph traced as a program of one region; raise SuperoptError for any other program."""
     traced = alone(lambda: trace(subgraph.module, *example, name="region"))
     program = traced.program
@@ -144,18 +152,18 @@ def traced_algebra(subgraph: Subgraph, example: tuple[Tensor, ...]) -> Traced:
         raise OpaqueError({node.target: node.reason for node in program.opaque})
     if len(program.regions) != 1:
         raise SuperoptError(f"it is {len(program.regions)} regions")
-    return _marked(traced, {traced.input_names[at] for at in subgraph.constant})
+    return _mark_constant(traced, {traced.input_names[at] for at in subgraph.constant})
 
 
-def _marked(traced: Traced, names: Collection[str]) -> Traced:
-    """Return a program some of whose inputs are constant."""
+def _mark_constant(traced: Traced, names: Collection[str]) -> Traced:
+    """Return a program in which the inputs of some names are marked as constant."""
 
-    def marked(ports: Sequence[Port]) -> tuple[Port, ...]:
+    def mark(ports: Sequence[Port]) -> tuple[Port, ...]:
         return tuple(replace(port, constant=port.name in names) for port in ports)
 
     [region] = traced.program.regions
-    nodes = (ProgramRegion(replace(region.graph, inputs=marked(region.graph.inputs))),)
-    program = replace(traced.program, inputs=marked(traced.program.inputs), nodes=nodes)
+    nodes = (ProgramRegion(replace(region.graph, inputs=mark(region.graph.inputs))),)
+    program = replace(traced.program, inputs=mark(traced.program.inputs), nodes=nodes)
     return replace(traced, program=program)
 
 
@@ -175,8 +183,8 @@ class OpaqueError(SuperoptError):
         self.reasons = reasons  # by operator
 
 
-def _others(subgraph: Subgraph, growth: int = _GROWTH, apart: int = 2) -> dict[Any, int]:
-    """Return other sizes of all symbols, each by so much more than the one before."""
+def _grown_sizes(subgraph: Subgraph, growth: int = _GROWTH, apart: int = 2) -> dict[Any, int]:
+    """Return larger sizes of all symbols: the first grows by `growth`, each next one by `apart` more."""
     return {symbol: size + growth + apart * at for at, (symbol, size) in enumerate(subgraph.hints().items())}
 
 
@@ -191,9 +199,9 @@ def at_other_sizes(subgraph: Subgraph) -> tuple[tuple[Tensor, ...], Traced] | No
     wanted = _uneven_growth(_divisors(subgraph))
     for growth in dict.fromkeys((wanted, _GROWTH)) if wanted <= _MOST_GROWTH else ():
         for apart in (growth - 1, 0):
-            example = subgraph.example(_others(subgraph, growth, apart))
+            example = subgraph.example(_grown_sizes(subgraph, growth, apart))
             try:
-                return example, traced_algebra(subgraph, example)
+                return example, trace_algebra(subgraph, example)
             except (SuperoptError, RuntimeError):  # superopt's own, or PyTorch's where shapes do not match
                 continue
     return None
@@ -219,7 +227,7 @@ def _divisors(subgraph: Subgraph) -> set[int]:
     return {int(one) for one in told if isinstance(one, int | sympy.Integer) and one > 1}
 
 
-def _text_elsewhere(subgraph: Subgraph) -> str:
+def _text_at_other_sizes(subgraph: Subgraph) -> str:
     """Return the text of the goal at other sizes, where a number read off a size is another constant.
 
     Without it, two regions with equal goals at the sizes seen would share a decision: one divides by 16, the
@@ -230,7 +238,7 @@ def _text_elsewhere(subgraph: Subgraph) -> str:
 
 
 def blank_of(region: Region) -> Decision:
-    """Return a region that is left to Inductor, with no reason yet."""
+    """Return the decision that leaves a region to Inductor, with no reason yet."""
     inputs = ", ".join(
         f"{port.dtype}{list(region.goal.shape(port))}".replace(" ", "") for port in region.goal.inputs
     )

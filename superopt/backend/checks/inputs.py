@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from superopt.backend.region import Region, at_other_sizes, traced_algebra
+from superopt.backend.region import Region, at_other_sizes, trace_algebra
 from superopt.backend.region_plan import RegionPlan
 from superopt.backend.subgraph import Subgraph
 from superopt.cost.memory import check_memory
@@ -119,7 +119,7 @@ def scaled(subgraph: Subgraph, factor: float) -> tuple[Tensor, ...] | None:
     if sizes == hints or bytes_of(example) > _COPIES_BYTES:
         return None
     try:
-        traced_algebra(subgraph, example)
+        trace_algebra(subgraph, example)
     except (SuperoptError, RuntimeError):  # ours, or PyTorch's of shapes that do not match
         return None
     return example
