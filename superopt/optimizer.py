@@ -18,7 +18,7 @@ import torch
 
 from superopt.cache import Cache, versions
 from superopt.candidates.candidate import Candidate, RegionCandidates
-from superopt.candidates.floors import beaten, of_program, with_floors
+from superopt.candidates.floors import add_floors, is_too_fast, program_floor_us
 from superopt.candidates.plan_cache import PlanCache
 from superopt.candidates.schedules import schedules
 from superopt.candidates.search_cache import keep_search, recall_search
@@ -33,12 +33,12 @@ from superopt.ir import Program
 from superopt.live.arguments import without_data
 from superopt.live.optimized import Optimized
 from superopt.live.recalled import ResultCache
-from superopt.live.saved import proven_regions, traced_again
+from superopt.live.saved import prove_regions, trace_again
 from superopt.options import OptimizeOptions
 from superopt.result.codec import read_result, returned
 from superopt.result.result import OpenAxes, Result
 from superopt.rivals.ahead import Ahead
-from superopt.rivals.final import FinalRace, copies_of, final_race, withdrawn
+from superopt.rivals.final import FinalRace, copies_of, final_race, withdraw
 from superopt.rivals.rivals import EAGER, Function, products_of
 from superopt.targets import Target, pick_target
 from superopt.trace import trace
@@ -99,13 +99,14 @@ def optimize(
     results = ResultCache(plans.cache, traced, inputs, options, target)
     if options.recall and (known := results.recall(function, traced, source)) is not None:
         return known
+    searched: Search | None = None
     with clock.phase("recall"):
-        regions, found = plans.recall(traced.program), None
+        regions = plans.recall(traced.program)
     with WarmUp() as warm_up:
         if options.measure and target.available:
-            _begin(warm_up, traced.program, inputs, target, options)
+            _start_early(warm_up, traced.program, inputs, target, options)
         if regions is None:
-            regions, found = candidates_of(traced.program, target, options, clock, plans.cache)
+            regions, searched = candidates_of(traced.program, target, options, clock, plans.cache)
         best = race(
             function,
             traced,
@@ -116,7 +117,7 @@ def optimize(
             clock=clock,
             tell=tell,
             source=source,
-            search=found,
+            search=searched,
             warm_up=warm_up,
         )
     if not best.interrupted:
@@ -133,10 +134,10 @@ def _check_source(source: Any) -> None:
         raise InputError(f"source is {source!r}; give a dict of text and numbers") from error
 
 
-def _begin(
+def _start_early(
     warm_up: WarmUp, program: Program, inputs: tuple[Any, ...], target: Target, options: OptimizeOptions
 ) -> None:
-    """Begin, before there are candidates, what all of them need; on a GPU other programs have its memory."""
+    """Start what all candidates need before there are any; on a GPU other programs have its memory."""
     if target.torch_device == "cpu" and options.guarded:
         if products_of(program):
             warm_up.share(target, tensors_of(inputs))
@@ -202,23 +203,31 @@ def race(
         log.warning("interrupted: nothing was compiled yet, so PyTorch's own program is what comes back")
     if warm_up is not None and target.torch_device == "cpu" and options.guarded and state.measures:
         state.first_runs = warm_up.first_runs(target, options.limit_seconds)
-    if not state.measures:
-        regions, last = run_regions(regions, state), None
-    else:
-        with Ahead(known=function is not None) if options.torch_compile else nullcontext() as ahead:
-            state.meanwhile = ahead
-            regions = run_regions(regions, state)
-            rivals = ahead.rivals if ahead else None
-            last = final_race(state, regions, known=function is not None, made=rivals)
-    best = _program(function, state, regions, last, inputs, source, search, open_axes)
+    regions, last = _run_all_races(state, regions, known=function is not None)
+    best = _make_program(function, state, regions, last, inputs, source, search, open_axes)
     if last is not None and not state.interrupted:
-        best = as_called(best, last, state)
+        best = race_as_called(best, last, state)
     if best.winner != "superopt":
         keep_only((), state.kernels.values())
     return best
 
 
-def as_called(best: Optimized, last: FinalRace, state: State) -> Optimized:
+def _run_all_races(
+    state: State, regions: Sequence[RegionCandidates], *, known: bool
+) -> tuple[list[RegionCandidates], FinalRace | None]:
+    """Return regions as the funnel leaves them, and the last race; None where the device is not here.
+
+    `known` says whether the function is the original, not the program as it was traced.
+    """
+    if not state.measures:
+        return run_regions(regions, state), None
+    with Ahead(known=known) if state.options.torch_compile else nullcontext() as ahead:
+        state.meanwhile = ahead
+        regions = run_regions(regions, state)
+        return regions, final_race(state, regions, known=known, made=ahead.rivals if ahead else None)
+
+
+def race_as_called(best: Optimized, last: FinalRace, state: State) -> Optimized:
     """Return a program, or PyTorch's where kernels win by less than it takes to call them on a CPU.
 
     Both are called as a user calls them: with gradients on where nothing wants any, and between calls of
@@ -259,16 +268,16 @@ def as_called(best: Optimized, last: FinalRace, state: State) -> Optimized:
     return best
 
 
-def _with_floors(
+def _add_floors(
     state: State, regions: Sequence[RegionCandidates], last: FinalRace | None
 ) -> tuple[tuple[RegionCandidates, ...], str]:
-    """Return regions with their floors; where a time in the last race is below them, none, and an error."""
+    """Return regions with their floors, or without them and with the reason if a time is below them."""
     times = [one.median_us for one in last.measurements.values()] if last else []
-    cold = not (last and _cached(state))
+    cold = not (last and _may_be_cached(state))
     for again in (False, True):
-        found = with_floors(state.target, regions, cold=cold)
-        floor = of_program(state.traced.program, {one.goal.name: one.floor_us for one in found})
-        if not times or not beaten(min(times), floor):
+        found = add_floors(state.target, regions, cold=cold)
+        floor = program_floor_us(state.traced.program, {one.goal.name: one.floor_us for one in found})
+        if not times or not is_too_fast(min(times), floor):
             return found, ""
         if not again:  # the rates of the device may be of a moment when it was busy
             state.target.renew()
@@ -281,7 +290,7 @@ def _with_floors(
     return tuple(replace(one, floor_us=None) for one in regions), doubt
 
 
-def _cached(state: State) -> bool:
+def _may_be_cached(state: State) -> bool:
     """Whether a cache may hold all inputs of the race, as it may for a program that is called in a loop."""
     if state.target.clears_caches:
         return False
@@ -289,7 +298,7 @@ def _cached(state: State) -> bool:
     return bytes_of(tensors) * copies_for(tensors) < _SURELY_COLD * state.target.cost_device().l2_bytes
 
 
-def _program(
+def _make_program(
     function: Callable[..., Any] | None,
     state: State,
     regions: Sequence[RegionCandidates],
@@ -302,8 +311,8 @@ def _program(
     """Return what came of the races as a program, or a plan where there was none."""
     kernels, floats = state.kernels, state.floats
     if last is not None and last.fault:
-        regions, kernels, floats = [withdrawn(one, last.fault) for one in regions], {}, None
-    found, doubt = _with_floors(state, regions, last)
+        regions, kernels, floats = [withdraw(one, last.fault) for one in regions], {}, None
+    found, doubt = _add_floors(state, regions, last)
     won = last.confirmed if last else None
     result = Result(
         state.traced.program,
@@ -378,8 +387,8 @@ def tune(
     if function is None:
         tell("the original is not known: racing against a stand-in, the program as it was traced")
     with clock.phase("verify"):
-        traced = traced_again(result, function, place)
-        regions = proven_regions(result, place, most=_TUNED[preset])
+        traced = trace_again(result, function, place)
+        regions = prove_regions(result, place, most=_TUNED[preset])
     return race(
         function,
         traced,

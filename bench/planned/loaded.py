@@ -14,7 +14,7 @@ from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.alike import alike_last
 from superopt.candidates.candidate import SCHEDULED
 from superopt.errors import InputError
-from superopt.live.saved import traced_again
+from superopt.live.saved import trace_again
 from superopt.result import Result, result_from_json
 from superopt.result.codec import read_json
 from superopt.targets import Target, pick_target
@@ -109,7 +109,7 @@ def load_case(case: Case, settings: Settings) -> Loaded:
     )
     if empty := [one.goal.name for one in work if not one.candidates]:
         raise InputError(f"{place}: no candidate for {empty[0]}")
-    return Loaded(case, result, traced_again(result, case.function, str(place)), work)
+    return Loaded(case, result, trace_again(result, case.function, str(place)), work)
 
 
 def plan_data(case: Case, settings: Settings) -> Any:

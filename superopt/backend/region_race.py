@@ -23,7 +23,7 @@ from superopt.candidates import RegionCandidates
 from superopt.candidates.candidate import are_steady, fastest_us, why_none
 from superopt.clock import Clock
 from superopt.errors import first_line
-from superopt.funnel import Limits, State, run_regions, written_regions
+from superopt.funnel import Limits, State, run_regions, write_regions
 from superopt.funnel.assembly import in_parts
 from superopt.funnel.warm_up import Ahead, WarmUp
 from superopt.optimizer import candidates_of
@@ -162,7 +162,7 @@ class RegionRace:
         self.deadline = time.monotonic() + self.seconds
         with self.ledger.spending():
             try:
-                self.ahead = Ahead(alone(lambda: written_regions(*self._schedule(search=False))))
+                self.ahead = Ahead(alone(lambda: write_regions(*self._schedule(search=False))))
             except Exception as error:  # `try_kernels` says it again
                 log.info("%s: not scheduled ahead: %s", self.blank.operators, first_line(error))
 

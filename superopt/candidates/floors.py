@@ -7,7 +7,7 @@ from superopt.candidates.candidate import RegionCandidates
 from superopt.ir import Graph, Program, Region
 from superopt.targets import Target
 
-__all__ = ["SURELY", "beaten", "least_us", "of_program", "with_floors"]
+__all__ = ["SURELY", "add_floors", "is_too_fast", "least_us", "program_floor_us"]
 
 SURELY = 0.95
 """A time below this share of its floor cannot be right."""
@@ -25,7 +25,7 @@ def least_us(
     return min((us for us in known if us is not None), default=None)
 
 
-def with_floors(
+def add_floors(
     target: Target, regions: Iterable[RegionCandidates], *, cold: bool
 ) -> tuple[RegionCandidates, ...]:
     """Return regions with the floor of the cheapest graph that was found for each."""
@@ -37,7 +37,7 @@ def with_floors(
     return tuple(replace(one, floor_us=floor(one)) for one in regions)
 
 
-def of_program(program: Program, floors: Mapping[str, float | None]) -> float | None:
+def program_floor_us(program: Program, floors: Mapping[str, float | None]) -> float | None:
     """Return the floor of a program from those of its regions, by the names of their goals.
 
     A region that reads what was made before it may find that in the cache: only the others count.
@@ -52,6 +52,6 @@ def of_program(program: Program, floors: Mapping[str, float | None]) -> float | 
     return sum(known) if known else None
 
 
-def beaten(us: float, floor_us: float | None) -> bool:
-    """Whether a time is below the floor by more than the floor's own uncertainty."""
+def is_too_fast(us: float, floor_us: float | None) -> bool:
+    """Whether a time is below the floor by more than the floor's own uncertainty, and so cannot be right."""
     return floor_us is not None and us < SURELY * floor_us

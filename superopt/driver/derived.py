@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from superopt.driver.found import Found, RegionSearch, SearchOptions, by_bound, selected, verified
+from superopt.driver.found import Found, RegionSearch, SearchOptions, by_bound, prove_found, select_best
 from superopt.frontier.interrupts import interrupts_noted
 from superopt.frontier.tensors.bound import bound_of
 from superopt.frontier.tensors.graphs import canonical
@@ -107,7 +107,7 @@ def _corrected(region: RegionSearch, run: _Running) -> RegionSearch:
             graph = canonical(one.graph)
             bound = bound_of(graph, (), run.options.weights)
             tried = (Found(graph, bound, None, correction=str(one)),)
-            found, short = verified(region.goal, tried, run.options.seed, _SHARE * run.options.seconds)
+            found, short = prove_found(region.goal, tried, run.options.seed, _SHARE * run.options.seconds)
             late |= short
             proven += found
             left_out += not found
@@ -116,7 +116,7 @@ def _corrected(region: RegionSearch, run: _Running) -> RegionSearch:
     notes = (f"{left_out} corrected graphs are left out: not shown to be equal",) if left_out else ()
     return replace(
         region,
-        found=selected(sorted((*region.found, *proven), key=by_bound), run.options.max_graphs),
+        found=select_best(sorted((*region.found, *proven), key=by_bound), run.options.max_graphs),
         statistics=replace(region.statistics, graphs=region.statistics.graphs + len(proven)),
         notes=(*region.notes, *notes),
     )
@@ -138,7 +138,7 @@ def _joined(region: RegionSearch, more: RegionSearch, run: _Running) -> RegionSe
     )
     return replace(
         region,
-        found=selected(sorted(found.values(), key=by_bound), run.options.max_graphs),
+        found=select_best(sorted(found.values(), key=by_bound), run.options.max_graphs),
         statistics=statistics,
         notes=(*region.notes, *more.notes),
         truncated=tuple(dict.fromkeys((*region.truncated, *more.truncated))),

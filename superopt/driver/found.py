@@ -20,8 +20,8 @@ __all__ = [
     "SearchOptions",
     "SearchStatistics",
     "by_bound",
-    "selected",
-    "verified",
+    "prove_found",
+    "select_best",
 ]
 
 Phase = Literal["trace", "saturate", "explore", "derive", "verify", "done"]
@@ -141,8 +141,8 @@ def by_bound(one: Found) -> tuple[float, int, str]:
     return round(one.bound.us, 6), len(one.graph.steps), str(one.graph)
 
 
-def selected(found: Sequence[Found], count: int) -> tuple[Found, ...]:
-    """Return the best, and always the goal; a quarter of the places is for others than whole graphs.
+def select_best(found: Sequence[Found], count: int) -> tuple[Found, ...]:
+    """Return the best graphs, and always the goal; a quarter of the places is for others than whole graphs.
 
     Those are graphs with split reductions, and corrected ones.
     """
@@ -153,10 +153,10 @@ def selected(found: Sequence[Found], count: int) -> tuple[Found, ...]:
     return tuple(one for one in found if id(one) in chosen or one.is_original)
 
 
-def verified(
+def prove_found(
     goal: Graph, found: Sequence[Found], seed: int | None, seconds: float | None = None
 ) -> tuple[tuple[Found, ...], bool]:
-    """Return the graphs that are proven equal, with their verdicts, and whether time was short for others.
+    """Return the graphs that are proven equal to the goal, with their verdicts, and whether time was short.
 
     What is not equal was merged by an unlucky draw. The proofs take at most so many seconds, but for that of
     the goal, which always stays.

@@ -18,8 +18,8 @@ from superopt.driver.found import (
     SearchOptions,
     SearchStatistics,
     by_bound,
-    selected,
-    verified,
+    prove_found,
+    select_best,
 )
 from superopt.errors import InputError
 from superopt.frontier.engine import explore
@@ -80,7 +80,7 @@ def search(
     regions: list[RegionSearch] = []
     for number, region in enumerate(program.regions, 1):
         run.region, run.regions = number, len(program.regions)
-        regions += run.searched(release_shifts(region.graph))
+        regions += run.search_or_stop(release_shifts(region.graph))
     run.report("done", program.name)
     return Search(program.name, program, tuple(regions), time.perf_counter() - start, run.interrupted)
 
@@ -143,8 +143,8 @@ class _Run:
         """Whether to stop and give the best so far."""
         return self.interrupted or self.seconds_left <= 0
 
-    def searched(self, graph: Graph) -> list[RegionSearch]:
-        """Return the search of a graph; Ctrl-C between its phases, which note it, ends it as within one."""
+    def search_or_stop(self, graph: Graph) -> list[RegionSearch]:
+        """Search a graph; Ctrl-C stops the search with the best so far, also between phases that note it."""
         try:
             return list(self.search_graph(graph))
         except KeyboardInterrupt:
@@ -157,7 +157,7 @@ class _Run:
         """Search a graph whole, or in parts where it is too large to be one goal."""
         clock = Clock()
         if self.out_of_time():
-            yield self._unsearched(graph)
+            yield self._leave_as_it_came(graph)
             return
         large = sum(step.op in REDUCTIONS for step in graph.steps) > _TOO_MANY_REDUCTIONS
         halves = halves_of(graph) if large else None
@@ -170,22 +170,22 @@ class _Run:
                 halves = halves_of(graph)  # a goal too large for its e-graph, or its grid, is two goals
                 late = attempt.late
                 if halves is None and large:
-                    yield self._unsearched(graph, f"{len(attempt.goal.groups)} axes are too many")
+                    yield self._leave_as_it_came(graph, f"{len(attempt.goal.groups)} axes are too many")
                     return
                 if halves is None:
                     attempt = self._prepare(graph, clock, last=True)
         if halves is not None:
             for half in halves:
-                for region in self.searched(half):
+                for region in self.search_or_stop(half):
                     yield replace(region, truncated=(*late, *region.truncated))
         elif attempt is None or self.out_of_time():
-            yield self._unsearched(graph)
+            yield self._leave_as_it_came(graph)
         else:
             region = self._search_goal(attempt, clock)
             further = attempt.goal.windows and self.options.split
-            yield search_further(region, partial(self._along, clock), self) if further else region
+            yield search_further(region, partial(self._search_along, clock), self) if further else region
 
-    def _along(self, clock: Clock, graph: Graph, refinement: Refinement) -> RegionSearch | None:
+    def _search_along(self, clock: Clock, graph: Graph, refinement: Refinement) -> RegionSearch | None:
         """Search a graph with new axes; None where it would be too large."""
         limits = replace(_FIRST_TRY, seconds=min(_FIRST_TRY.seconds, self.seconds_left))
         with clock.phase("saturate"), interrupts_noted(self):
@@ -194,7 +194,7 @@ class _Run:
             goal = goal_of(refinement.of(graph), names, refinement.rules)
             if not fits(goal) or self.options.prune != "egraph":
                 return None
-            attempt = replace(self._attempted(goal.graph, goal, {}, limits), is_refined=True)
+            attempt = replace(self._attempt(goal.graph, goal, {}, limits), is_refined=True)
         if attempt.late:
             return RegionSearch(graph, (), replace(_NOTHING, phase_ms=clock.ms), attempt.late)
         return None if attempt.table.truncated else self._search_goal(attempt, clock)
@@ -205,7 +205,7 @@ class _Run:
         limits = replace(limits, seconds=min(limits.seconds, self.seconds_left))
         with clock.phase("saturate"), interrupts_noted(self):
             self.report("saturate", graph.name)
-            whole = self._saturated(graph, graph, {}, limits)
+            whole = self._saturate(graph, graph, {}, limits)
             if not self.options.split or whole.goal.windows or whole.table.truncated or self.out_of_time():
                 return whole
             split, halves = split_reductions(graph)
@@ -215,7 +215,7 @@ class _Run:
                 note = f"reductions stay whole: over {_SPLIT_BELOW:,} e-nodes they are not split"
                 return replace(whole, notes=(note,))
             limits = replace(limits, seconds=min(limits.seconds, self.seconds_left))
-            attempt = self._saturated(graph, split, halves, limits)
+            attempt = self._saturate(graph, split, halves, limits)
         if not fits(attempt.goal):
             return replace(whole, notes=("reductions stay whole: with them split there are too many axes",))
         if attempt.table.truncated:
@@ -223,7 +223,7 @@ class _Run:
             return replace(whole, cut=(why,)) if attempt.late else replace(whole, notes=(why,))
         return attempt
 
-    def _saturated(
+    def _saturate(
         self,
         graph: Graph,
         refined: Graph,
@@ -231,9 +231,9 @@ class _Run:
         limits: SaturationLimits,
     ) -> "_Attempt":
         goal = goal_of(refined, (half for pair in halves.values() for half in pair))
-        return self._attempted(graph, goal, halves, limits)
+        return self._attempt(graph, goal, halves, limits)
 
-    def _attempted(
+    def _attempt(
         self, graph: Graph, goal: Goal, halves: Mapping[str, tuple[str, str]], limits: SaturationLimits
     ) -> "_Attempt":
         if self.options.prune != "egraph":  # the ablations do without an e-graph
@@ -242,12 +242,12 @@ class _Run:
         table = saturate(goal, limits, self.out_of_time, self.more_axioms, weights=weights)
         return _Attempt(graph, goal.with_constants(table.constants), halves, table)
 
-    def _unsearched(self, graph: Graph, why: str = "") -> RegionSearch:
+    def _leave_as_it_came(self, graph: Graph, why: str = "") -> RegionSearch:
         """Return a region as it came: there is no time left for it, unless another reason is given."""
         why = why or self.limit
         original = canonical(graph)
         found = Found(original, bound_of(original, (), self.options.weights), None, is_original=True)
-        proven, _ = verified(graph, (found,), self.options.seed)
+        proven, _ = prove_found(graph, (found,), self.options.seed)
         return RegionSearch(graph, proven, replace(_NOTHING, graphs=1), (why,))
 
     def _search_goal(self, attempt: "_Attempt", clock: Clock) -> RegionSearch:
@@ -275,7 +275,7 @@ class _Run:
             reached = None not in universe.roots
         with clock.phase("verify"), interrupts_noted(self):
             self.report("verify", graph.name)
-            proven, late = verified(graph, found, self.options.seed, self._proving_s(attempt.goal))
+            proven, late = prove_found(graph, found, self.options.seed, self._proving_s(attempt.goal))
         if not truncated:  # a phase that was cut cuts those after it
             short = {"derivation": cut, "proofs": late}
             truncated += [f"{phase}: {self.limit}" for phase, ended in short.items() if ended]
@@ -362,7 +362,7 @@ class _Run:
             for text, (graph, left) in graphs.items()
         ]
         found.sort(key=by_bound)
-        return selected(found, self.options.max_graphs), len(found), cut
+        return select_best(found, self.options.max_graphs), len(found), cut
 
 
 @dataclass(frozen=True, slots=True)

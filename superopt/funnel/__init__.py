@@ -1,6 +1,6 @@
 """Funnel: what every candidate goes through, stage by stage, until one is chosen for each region."""
 
-from superopt.funnel.funnel import FUNNEL, RETUNING, Stage, run, run_regions, written_regions
+from superopt.funnel.funnel import FUNNEL, RETUNING, Stage, run, run_regions, write_regions
 from superopt.funnel.state import Context, Limits, State
 
 __all__ = [
@@ -12,5 +12,5 @@ __all__ = [
     "State",
     "run",
     "run_regions",
-    "written_regions",
+    "write_regions",
 ]

@@ -20,7 +20,7 @@ from superopt.funnel.tune import tune
 from superopt.funnel.write import write
 from superopt.weights.kept import keep_only
 
-__all__ = ["FUNNEL", "RETUNING", "Stage", "run", "run_regions", "written_regions"]
+__all__ = ["FUNNEL", "RETUNING", "Stage", "run", "run_regions", "write_regions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def run_regions(regions: Sequence[RegionCandidates], state: State) -> list[Regio
     return done
 
 
-def written_regions(regions: Sequence[RegionCandidates], state: State) -> list[RegionCandidates]:
+def write_regions(regions: Sequence[RegionCandidates], state: State) -> list[RegionCandidates]:
     """Return regions with their candidates predicted and written, from where `run_regions` goes on."""
     return [
         replace(region, candidates=tuple(run(_ON_PAPER, region.candidates, context)), recalled=True)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from superopt.candidates.candidate import Candidate
-from superopt.candidates.floors import beaten, least_us
+from superopt.candidates.floors import is_too_fast, least_us
 from superopt.fate import Kind
 from superopt.funnel.state import LOST, Context, failed
 from superopt.ir import Graph
@@ -54,7 +54,7 @@ def raced(candidates: Sequence[Candidate], context: Context, seconds: float) -> 
     for one in candidates:
         timing = found.get(one.id)
         floor = _least_us(state.target, goal, one.run) if timing is not None else None
-        if timing is not None and beaten(timing.median_us, floor):
+        if timing is not None and is_too_fast(timing.median_us, floor):
             said = f"{timing.median_us:.2f} µs, but its data takes {floor:.2f} µs"
             one = failed(one, "race", said, Kind.REFUSED)
         elif timing is not None:

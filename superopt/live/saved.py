@@ -20,7 +20,7 @@ from superopt.targets import Kernel, Target
 from superopt.trace import Traced, trace
 from superopt.trace.capture.tape import Ref
 
-__all__ = ["load", "program_of", "proven_regions", "traced_again"]
+__all__ = ["load", "program_of", "prove_regions", "trace_again"]
 
 log = logging.getLogger("superopt")
 
@@ -63,7 +63,7 @@ def program_of(
 
     `traced` is the function as it was traced on inputs like those of the result.
     """
-    traced = traced_again(result, function, place, traced)
+    traced = trace_again(result, function, place, traced)
     target, winner = result.target, result.winner
     regions = tuple(_proven(one, target, place) for one in result.regions)
     kernels: dict[str, Kernel] = {}
@@ -89,7 +89,7 @@ def program_of(
     )
 
 
-def traced_again(
+def trace_again(
     result: Result, function: Callable[..., Any] | None, place: str, found: Traced | None = None
 ) -> Traced:
     """Return the program to run: the function's own where it is given, which must be the same one."""
@@ -137,7 +137,7 @@ def _alone(result: Result, place: str) -> Traced:
     return Traced(program, {}, inputs, {}, names, returned, eager=result.eager, memory=memory)
 
 
-def proven_regions(result: Result, place: str, *, most: int) -> list[RegionCandidates]:
+def prove_regions(result: Result, place: str, *, most: int) -> list[RegionCandidates]:
     """Return the first candidates of each region that are proven equal to it again, to be raced anew."""
     found = []
     for region in result.regions:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from superopt.candidates.candidate import RegionCandidates, all_summed
-from superopt.candidates.floors import of_program
+from superopt.candidates.floors import program_floor_us
 from superopt.candidates.order import RankedBy
 from superopt.ir import Eager, Graph, Program, Region
 from superopt.rivals.rivals import PEERS
@@ -78,7 +78,7 @@ class Result:
     @property
     def floor_us(self) -> float | None:
         """The least time the bytes and the arithmetic can take, of the cheapest graphs that were found."""
-        return of_program(self.program, {one.goal.name: one.floor_us for one in self.regions})
+        return program_floor_us(self.program, {one.goal.name: one.floor_us for one in self.regions})
 
     @property
     def graph(self) -> Graph | Program:

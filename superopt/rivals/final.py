@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from superopt.candidates.candidate import RegionCandidates
-from superopt.candidates.floors import beaten, least_us, of_program
+from superopt.candidates.floors import is_too_fast, least_us, program_floor_us
 from superopt.fate import Kind
 from superopt.funnel.assembly import assemble
 from superopt.funnel.race import copies_for
@@ -20,7 +20,7 @@ from superopt.tune.errors import MeasurementError
 from superopt.tune.measure import HeadToHead, Times
 from superopt.verify.floats.compare import tensors_of
 
-__all__ = ["STAGE", "FinalRace", "alone", "copies_of", "final_race", "together", "withdrawn"]
+__all__ = ["STAGE", "FinalRace", "alone", "copies_of", "final_race", "together", "withdraw"]
 
 log = logging.getLogger("superopt")
 
@@ -166,7 +166,7 @@ def alone(
     return replace(race, confirmed=confirmed)
 
 
-def withdrawn(region: RegionCandidates, why: str) -> RegionCandidates:
+def withdraw(region: RegionCandidates, why: str) -> RegionCandidates:
     """Return a region whose chosen candidate is refused after all."""
     candidates = tuple(
         one.ended(STAGE, Kind.REFUSED, why) if one is region.chosen else one for one in region.candidates
@@ -198,12 +198,12 @@ def _floor_us(state: State, regions: Sequence[RegionCandidates]) -> float | None
         )
         for one in regions
     }
-    return of_program(state.traced.program, floors)
+    return program_floor_us(state.traced.program, floors)
 
 
 def _check_floor(race: FinalRace, floor: float | None) -> None:
     """Refuse a time of ours that cannot be right."""
     latest = race.measurements if race.confirmed is None else race.confirmed.measurements
     ours = latest.get("superopt")
-    if ours is not None and beaten(ours.median_us, floor):
+    if ours is not None and is_too_fast(ours.median_us, floor):
         raise MeasurementError(f"{ours.median_us:.2f} µs, but the program's data takes {floor:.2f} µs")

@@ -250,7 +250,7 @@ def test_the_same_again_is_recalled_and_says_so(
 
     with monkeypatch.context() as patch:
         patch.setattr("superopt.optimizer.race", never)
-        patch.setattr("superopt.optimizer._begin", never)  # which comes before the search
+        patch.setattr("superopt.optimizer._start_early", never)  # which comes before the search
         again = run("optimize", f"{norm}:norm", *inputs, "-o", tmp_path / "result.json")
         assert again.code == first.code
         assert "proven equal again now; --fresh races anew" in again.out

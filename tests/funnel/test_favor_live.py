@@ -11,7 +11,7 @@ from superopt import OptimizeOptions, SearchOptions
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.schedules import schedules
 from superopt.driver import search
-from superopt.funnel import Limits, State, race, written_regions
+from superopt.funnel import Limits, State, race, write_regions
 from superopt.funnel.race import favor_live
 from superopt.funnel.state import Context
 from superopt.targets import pick_target
@@ -44,7 +44,7 @@ def scheduled(limits: Limits) -> tuple[State, Any]:
 @pytest.mark.parametrize(("most", "tune"), [(1, False), (2, False), (6, True)])
 def test_what_keeps_nothing_is_compiled_too(most: int, tune: bool) -> None:
     state, region = scheduled(Limits(1.0, most=most, tune=tune))
-    [written] = written_regions([region], state)
+    [written] = write_regions([region], state)
     kept = [one for one in written.candidates if one.is_kept]
     assert {bool(one.once) for one in kept} == {True, False}
     assert len(kept) <= most + 1

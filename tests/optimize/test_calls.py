@@ -26,7 +26,7 @@ from superopt.codegen.errors import CompileError
 from superopt.errors import TraceError
 from superopt.funnel import Limits, State
 from superopt.live.modes import Modes
-from superopt.optimizer import as_called
+from superopt.optimizer import race_as_called
 from superopt.rivals.final import FinalRace
 from superopt.tune import Measurement
 
@@ -364,7 +364,7 @@ def raced(
     inputs = tuple(torch.randn(shape) for shape in SHAPES) if inputs is None else inputs
     state = State(best.function, best.traced, inputs, best.target, options, Limits(1.0))
     with state.ready():
-        return as_called(best, FinalRace(contenders, times), state)
+        return race_as_called(best, FinalRace(contenders, times), state)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 
 import superopt
 from superopt.candidates.candidate import Candidate, RegionCandidates
-from superopt.candidates.floors import SURELY, beaten, least_us, of_program, with_floors
+from superopt.candidates.floors import SURELY, add_floors, is_too_fast, least_us, program_floor_us
 from superopt.ir.mugraph import fuse
 from superopt.report import report_html
 from superopt.result.codec import read_result
@@ -39,11 +39,11 @@ def test_the_floor_is_that_of_the_cheapest_equal_graph(pair, monkeypatch) -> Non
     assert least is not None
     assert dear > 2 * least
     region = RegionCandidates(written, ())
-    assert with_floors(target, [region], cold=True)[0].floor_us == pytest.approx(dear)
+    assert add_floors(target, [region], cold=True)[0].floor_us == pytest.approx(dear)
     region = replace(
         region, candidates=tuple(Candidate(str(at), graph, fuse(graph)) for at, graph in enumerate(pair))
     )
-    assert with_floors(target, [region], cold=True)[0].floor_us == pytest.approx(least)
+    assert add_floors(target, [region], cold=True)[0].floor_us == pytest.approx(least)
     assert least_us(target, pair) == pytest.approx(least)
     assert (least_us(target, pair, cold=False) or 0.0) < least
 
@@ -53,16 +53,16 @@ def test_the_floor_is_that_of_the_cheapest_equal_graph(pair, monkeypatch) -> Non
     [(94.0, 100.0, True), (96.0, 100.0, False), (200.0, 100.0, False), (1.0, None, False)],
 )
 def test_a_time_below_its_floor(us: float, floor: float | None, told: bool) -> None:
-    assert beaten(us, floor) is told
+    assert is_too_fast(us, floor) is told
     assert SURELY < 1
 
 
 def test_the_floor_of_a_program_counts_no_region_twice() -> None:
     traced = trace(lambda x: torch.cumprod(x.exp(), -1).log(), torch.randn(8, 8))
     first, second = (one.graph.name for one in traced.program.regions)
-    assert of_program(traced.program, {first: 2.0, second: 3.0}) == 2.0
-    assert of_program(traced.program, {first: None, second: 3.0}) is None
-    assert of_program(traced.program, {}) is None
+    assert program_floor_us(traced.program, {first: 2.0, second: 3.0}) == 2.0
+    assert program_floor_us(traced.program, {first: None, second: 3.0}) is None
+    assert program_floor_us(traced.program, {}) is None
 
 
 @pytest.mark.slow

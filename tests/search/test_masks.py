@@ -54,7 +54,7 @@ def test_what_hides_rows_before_a_product_leaves_it(mask: torch.Tensor) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 38])
 def test_masks_on_masks_merge_nothing_that_differs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A softmax of one score is 1, whatever the score: draws in which each row sees one key tell nothing."""
-    monkeypatch.setattr(run, "verified", lambda goal, found, *rest: (found, False))
+    monkeypatch.setattr(run, "prove_found", lambda goal, found, *rest: (found, False))
     text = """graph masked
 axes h=16 s=128 d=64 t=128 e=64 m=1024
 in q: f32[1, h, s, d]

@@ -157,7 +157,7 @@ def test_what_a_wrong_rule_finds_is_not_proven() -> None:
     run = _Run(SearchOptions(seed=1), deadline=float("inf"), listener=lambda progress: None)
     new = {axis.name for axis in right.axes}
     for refinement, finds in ((right, True), (replace(right, rules=(wrong,)), False)):
-        region = run._along(Clock(), graph, refinement)
+        region = run._search_along(Clock(), graph, refinement)
         assert region is not None
         assert any(new & only_used(one.graph).sizes.keys() for one in region.found) is finds
         assert any("not shown to be equal" in note for note in region.notes) is not finds

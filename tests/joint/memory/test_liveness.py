@@ -1,4 +1,4 @@
-"""Liveness: what a step is expected to hold at once, and options that would hold more than Inductor's."""
+"""Liveness: what a step is expected to hold at once, and choices that would hold more than Inductor's."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
