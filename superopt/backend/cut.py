@@ -13,7 +13,7 @@ from superopt.backend.pieces import Piece, pieces_of, why_no_search
 from superopt.backend.region import CopyError, OpaqueError, Region, region_of
 from superopt.backend.subgraph import NumberError, Subgraph, masks_leaving, subgraph_of, weight_bytes_of
 from superopt.errors import SuperoptError, first_line, kind_and_line
-from superopt.rivals.aten import listed, operator_name, tensors_in, value_of
+from superopt.rivals.aten import operator_name, operators_text, tensors_in, value_of
 from superopt.rivals.images import channels_last
 from superopt.rivals.kinds import Kind, kinds_of, reasons_of
 from superopt.targets import Target
@@ -109,7 +109,7 @@ class Cut:
         )
 
     def _note(self, piece: Piece, why: str) -> None:
-        self.ledger.decisions.append(Decision(listed(piece.nodes), "", False, why, graph=self.title))
+        self.ledger.decisions.append(Decision(operators_text(piece.nodes), "", False, why, graph=self.title))
 
 
 def _nodes_without_rule(

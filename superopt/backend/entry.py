@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from superopt.backend.budget import FIRST_S
 from superopt.backend.cache import graph_key, is_seen, note_seen, waiting_in
-from superopt.backend.checks.uncompiled import Uncompiled
+from superopt.backend.checks.uncompiled import EagerGraph
 from superopt.backend.decision import Ledger
 from superopt.backend.deferred.live import Waiting, place_of_compilation, with_take_up
 from superopt.backend.deferred.mode import Mode, mode_of
@@ -27,7 +27,7 @@ from superopt.backend.options import BackendOptions, mode_options, read_options
 from superopt.cache import Key
 from superopt.errors import first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
-from superopt.rivals.inductor import JOINT_PASS, PARTITIONER, PASS, settings_made, with_inductor
+from superopt.rivals.inductor import JOINT_PASS, PARTITIONER, PASS, changed_settings, with_inductor
 from superopt.rivals.rivals import apart_from_others
 from superopt.targets import pick_target
 from superopt.tune.allocator import keep_freed_memory
@@ -70,7 +70,7 @@ def compile_graph(
     # Compiling may change the graph, so its key and a copy of it are taken before.
     key = graph_key(module, inputs, ledger.options) if deferring != "off" else None
     differentiable = with_double_backward(module) if _is_differentiated(inputs) else None
-    eager = Uncompiled.of(module, inputs, ledger, key) if key is not None and differentiable is None else None
+    eager = EagerGraph.of(module, inputs, ledger, key) if key is not None and differentiable is None else None
     compiled, region_pass = _compile_or_leave(module, inputs, ledger, eager)
     if key is not None:
         compiled = _follow_up(compiled, region_pass, key, ledger, deferring)
@@ -78,7 +78,7 @@ def compile_graph(
 
 
 def _compile_or_leave(
-    module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger, eager: Uncompiled | None
+    module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger, eager: EagerGraph | None
 ) -> tuple[Callable[..., Any], RegionPass | None]:
     """Return a compiled graph and the pass that saw it, or the graph as eager PyTorch runs it if faster."""
     if eager is not None and eager.is_known_faster():
@@ -133,7 +133,7 @@ def explain(model: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] 
     def compile_here(module: fx.GraphModule, values: Sequence[Any], **unused: Any) -> Callable[..., Any]:
         if not _is_differentiated(values):
             key = graph_key(module, values, ledger.options)
-            eager = Uncompiled.of(module, values, ledger, key)
+            eager = EagerGraph.of(module, values, ledger, key)
             if eager is not None:
                 eager.is_known_faster()  # which the ledger notes
         return _compile(module, values, ledger, fx_graph_cache=False, force_disable_caches=True)[0]
@@ -258,7 +258,7 @@ def _ledger_of_call(options: Mapping[str, Any] | None, mode: str | None) -> Ledg
 
 def _with_settings(options: BackendOptions) -> BackendOptions:
     """Return options with the settings of Inductor that hold for the whole program: races depend on them."""
-    return replace(options, inductor={**settings_made(), **options.inductor})
+    return replace(options, inductor={**changed_settings(), **options.inductor})
 
 
 def _call_object() -> Any:

@@ -12,7 +12,7 @@ from superopt.backend.region import Region, trace_algebra
 from superopt.errors import InputError
 from superopt.ir import Graph
 from superopt.rivals.aten import is_window
-from superopt.rivals.composites import recomposed, reduces
+from superopt.rivals.composites import recompose, reduces
 from superopt.trace.run import in_own_memory
 from superopt.verify.graphs.equality import equal_graphs
 
@@ -80,7 +80,7 @@ def eager_module(region: Region) -> tuple[fx.GraphModule, bool]:
     It may where PyTorch has a kernel of its own for what Inductor computes from parts with sums.
     """
     subgraph = region.subgraph
-    found = recomposed(subgraph.module, subgraph.example())
+    found = recompose(subgraph.module, subgraph.example())
     return (subgraph.module, False) if found is None else (found, any(map(reduces, found.graph.nodes)))
 
 

@@ -19,7 +19,7 @@ from superopt.driver import SearchOptions, search
 from superopt.errors import SuperoptError
 from superopt.ir import Graph, Port
 from superopt.ir import Region as ProgramRegion
-from superopt.rivals.aten import bytes_of, flops_of, listed, value_of
+from superopt.rivals.aten import bytes_of, flops_of, operators_text, value_of
 from superopt.rivals.inductor import alone, settings_text
 from superopt.targets import Target
 from superopt.trace import Traced, trace
@@ -245,4 +245,4 @@ def blank_of(region: Region) -> Decision:
     nodes = region.subgraph.piece.nodes
     flops, moved = sum(map(flops_of, nodes)), sum(map(bytes_of, nodes))
     floor = region.floor_us or None
-    return Decision(listed(nodes), inputs, False, "", flops=flops, bytes=moved, floor_us=floor)
+    return Decision(operators_text(nodes), inputs, False, "", flops=flops, bytes=moved, floor_us=floor)

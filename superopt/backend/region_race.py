@@ -10,9 +10,9 @@ from math import inf
 from torch import fx
 
 from superopt.backend.cache import keep
-from superopt.backend.checks.better import BETTER, better, further, judged
+from superopt.backend.checks.better import BETTER, choose_faster, decide_by_race, keep_nearer
 from superopt.backend.checks.elsewhere import COMPILING_S, HOPELESS, slower_elsewhere
-from superopt.backend.checks.guarded import guarded, has_failed
+from superopt.backend.checks.guarded import decide_or_leave, has_failed
 from superopt.backend.checks.inputs import RegionInputs
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.operators import eager_module, operators_of, slides
@@ -209,7 +209,7 @@ class RegionRace:
         if has_failed(made):  # nothing more is tried here; a later process may have better luck
             self.settled, late = True, True
         spent = before.seconds + time.monotonic() - (self.deadline - self.seconds)
-        self.found = further(replace(made, open=made.open or late, seconds=spent), before)
+        self.found = keep_nearer(replace(made, open=made.open or late, seconds=spent), before)
         return self.found
 
     def conclude(self) -> Decision:
@@ -229,7 +229,7 @@ class RegionRace:
     def _guarded(self, work: Callable[[], Decision]) -> Decision:
         """Do some work, and let go of its memory; any error leaves the region to Inductor."""
         try:
-            return guarded(work, self.blank)
+            return decide_or_leave(work, self.blank)
         finally:
             if self.rival is not None:
                 self.rival.give_up_copies()
@@ -299,7 +299,7 @@ class RegionRace:
         before, rival = self.found, self.rival
         if rival is None or before is None or not (made.taken and before.taken and WIN):
             return made
-        return better(made, before, self.region, self.target, rival.copies, seconds=self._race_s)
+        return choose_faster(made, before, self.region, self.target, rival.copies, seconds=self._race_s)
 
     def _race_operators(self, search: bool) -> Decision:
         """Race PyTorch's own operators with Inductor's code, once, where they may be faster."""
@@ -443,7 +443,7 @@ class RegionRace:
     ) -> Decision:
         """Return the decision after a race, of whose rival a call takes so long beside its work."""
         self.before_us = raced.measurements["inductor"].median_us
-        return judged(known, raced, plan, call_us, win or WIN)
+        return decide_by_race(known, raced, plan, call_us, win or WIN)
 
     def _settings(self, search: bool) -> OptimizeOptions:
         share = _SEARCHING if search or mostly_attention(self.region.subgraph.piece) else 0.0

@@ -28,7 +28,7 @@ from superopt.options import OptimizeOptions
 from superopt.result.codec import inputs_json, result_from_json, result_json, returned
 from superopt.result.result import Result
 from superopt.rivals.final import STAGE
-from superopt.rivals.inductor import settings_made, settings_text
+from superopt.rivals.inductor import changed_settings, settings_text
 from superopt.rivals.rivals import PEERS
 from superopt.targets import Target
 from superopt.trace.traced import Traced
@@ -170,7 +170,7 @@ def _key(traced: Traced, inputs: tuple[Any, ...], options: OptimizeOptions, targ
                 "data": [not one.is_meta for one in tensors_of(inputs)],
                 "threads": torch.get_num_threads(),
                 "eager": traced.digest,  # equal programs may take PyTorch different times
-                "inductor": settings_text(settings_made()) if options.torch_compile else {},
+                "inductor": settings_text(changed_settings()) if options.torch_compile else {},
                 "format": _FORMAT,
             },
             **{**versions(), **target.key_parts()},

@@ -23,8 +23,8 @@ __all__ = [
     "is_matmul",
     "is_maximum",
     "is_window",
-    "listed",
     "operator_name",
+    "operators_text",
     "pass_of",
     "read_by",
     "role_of",
@@ -94,7 +94,7 @@ def operator_name(node: fx.Node) -> str | None:
     return target._schema.name.partition("::")[2]
 
 
-def listed(nodes: Iterable[fx.Node]) -> str:
+def operators_text(nodes: Iterable[fx.Node]) -> str:
     """Return the operators of nodes in words, as `mm x2, relu`."""
     short = {ATTENTION: "attention", "_to_copy": "cast"}
     names = [name for name in map(operator_name, nodes) if name is not None]

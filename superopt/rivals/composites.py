@@ -22,7 +22,7 @@ from superopt.rivals.inductor import alone
 from superopt.trace import trace
 from superopt.verify.graphs.equality import equal_graphs
 
-__all__ = ["COMPOSITE", "composite_of", "is_part", "recomposed", "reduces"]
+__all__ = ["COMPOSITE", "composite_of", "is_part", "recompose", "reduces"]
 
 log = logging.getLogger("superopt")
 
@@ -55,7 +55,7 @@ def reduces(node: fx.Node) -> bool:
     return operator_name(node) in _REDUCTIONS
 
 
-def recomposed(module: fx.GraphModule, example: Sequence[Tensor]) -> fx.GraphModule | None:
+def recompose(module: fx.GraphModule, example: Sequence[Tensor]) -> fx.GraphModule | None:
     """Return a region with the composite operators that its nodes come from, or None where there are none.
 
     The nodes carry what `composite_of` said of them as `COMPOSITE`; `example` are inputs of the region.

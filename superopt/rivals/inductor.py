@@ -21,9 +21,9 @@ __all__ = [
     "PASS",
     "alone",
     "as_in_a_graph",
+    "changed_settings",
     "compiled_by_inductor",
     "have_same_numbers",
-    "settings_made",
     "settings_text",
     "table_for",
     "with_inductor",
@@ -50,8 +50,8 @@ _NO_CODE_BY_DEFAULT = (
 )
 
 
-def settings_made() -> dict[str, Any]:
-    """Return the settings of Inductor that were made for the whole program, and change its code, by name."""
+def changed_settings() -> dict[str, Any]:
+    """Return the settings of Inductor that were changed for the whole program, and that change its code."""
     from torch._inductor import config
 
     known: Any = config

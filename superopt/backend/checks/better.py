@@ -12,7 +12,7 @@ from superopt.targets import Target
 from superopt.tune import confirm
 from superopt.tune.measure import HeadToHead
 
-__all__ = ["BETTER", "better", "further", "judged"]
+__all__ = ["BETTER", "choose_faster", "decide_by_race", "keep_nearer"]
 
 BETTER = 1.02
 """A new plan takes the place of an old one if it is this many times as fast."""
@@ -20,8 +20,8 @@ BETTER = 1.02
 _NEAR = 0.9  # kernels of at least this speed may still gain inside the whole graph
 
 
-def judged(known: Decision, raced: HeadToHead, plan: str, call_us: float, win: float) -> Decision:
-    """Return the decision after a race with Inductor's code, of which a call takes so long beside its work.
+def decide_by_race(known: Decision, raced: HeadToHead, plan: str, call_us: float, win: float) -> Decision:
+    """Return the decision after a race with Inductor's code, of which a call takes `call_us` beside its work.
 
     It stays open where a quieter moment may tell otherwise. Any kernels are wanted where `win` is 0. Kernels
     that come near are not taken, but keep their plan: the whole graph may be faster with them.
@@ -41,8 +41,8 @@ def judged(known: Decision, raced: HeadToHead, plan: str, call_us: float, win: f
     return replace(known, taken=True, plan=plan, why=told, open=unclear)
 
 
-def further(made: Decision, before: Decision) -> Decision:
-    """Return the decision after one more attempt: what is taken, or else came nearest to that."""
+def keep_nearer(made: Decision, before: Decision) -> Decision:
+    """Return the decision that is taken, of two, or else the one whose kernels came nearest to that."""
     if made.taken:
         return made
     if before.taken:
@@ -51,7 +51,7 @@ def further(made: Decision, before: Decision) -> Decision:
     return replace(before, open=made.open, seconds=made.seconds) if is_nearer else made
 
 
-def better(
+def choose_faster(
     new: Decision,
     old: Decision,
     region: Region,

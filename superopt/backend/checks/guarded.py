@@ -10,14 +10,14 @@ from superopt.backend.decision import Decision
 from superopt.errors import first_line, kind_and_line
 from superopt.rivals.inductor import alone
 
-__all__ = ["guarded", "has_failed"]
+__all__ = ["decide_or_leave", "has_failed"]
 
 log = logging.getLogger("superopt")
 
 _MEMORY, _ERROR = "out of memory", "failed"
 
 
-def guarded(work: Callable[[], Decision], blank: Decision) -> Decision:
+def decide_or_leave(work: Callable[[], Decision], blank: Decision) -> Decision:
     """Return what some work decides; an error leaves the region, `blank` so far, to Inductor."""
     try:
         return alone(work)

@@ -34,7 +34,7 @@ from superopt.targets import pick_target
 from superopt.tune import confirm
 from superopt.tune.measure import bytes_of
 
-__all__ = ["Uncompiled"]
+__all__ = ["EagerGraph"]
 
 log = logging.getLogger("superopt")
 
@@ -56,7 +56,7 @@ _NAMESPACES = ("aten", "prims")
 
 
 @dataclass(frozen=True, slots=True)
-class Uncompiled:
+class EagerGraph:
     """A graph of Dynamo's before anything is compiled of it, and the key of the verdict on it."""
 
     module: fx.GraphModule
@@ -67,7 +67,7 @@ class Uncompiled:
     @classmethod
     def of(
         cls, module: fx.GraphModule, inputs: Sequence[Any], ledger: Ledger, seen: Key
-    ) -> "Uncompiled | None":
+    ) -> "EagerGraph | None":
         """Return a graph to race, whose key among the seen ones is known, or None where it must not be.
 
         It is a copy, as compiling may change the graph.

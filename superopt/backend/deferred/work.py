@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from superopt.backend.cache import keep, known_decision, narrower_decision
-from superopt.backend.checks.better import better, further
+from superopt.backend.checks.better import choose_faster, keep_nearer
 from superopt.backend.checks.verdict import Verdict, keep_verdict, known_verdict
 from superopt.backend.checks.whole import WholeRace, offered_of
 from superopt.backend.cut import Cut
@@ -179,7 +179,7 @@ def _worked_off(item: Pending, seconds: float) -> Attempt:
     before = stood if stood is not None and stood.taken else narrower_decision(region, known)
     found, ended = _decided(region, target, ledger, before, seconds)
     now = known_decision(region, Ledger(known.options))  # a program may have decided it meanwhile
-    found = found if now is None else further(found, now)
+    found = found if now is None else keep_nearer(found, now)
     faster = found.taken and (before is None or found.plan != before.plan)
     with _SETTLING:
         if _GIVEN_UP.is_set():  # its compilers may have been killed, so failures say nothing of its kernels
@@ -265,10 +265,10 @@ def _decided(
 def _better(race: RegionRace, found: Decision, before: Decision) -> Decision:
     """Return the new decision where its plan is surely faster than the one that the region has."""
     assert race.rival is not None
-    seconds = _HEAD_TO_HEAD_S
-    raced = better(found, before, race.region, race.target, race.rival.copies, seconds=seconds)
+    copies, seconds = race.rival.copies, _HEAD_TO_HEAD_S
+    faster = choose_faster(found, before, race.region, race.target, copies, seconds=seconds)
     race.rival.give_up_copies()
-    return raced
+    return faster
 
 
 def _given_up(item: Pending, why: str) -> Attempt:

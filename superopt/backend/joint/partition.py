@@ -34,12 +34,12 @@ from superopt.backend.joint.memory.choice import (
 )
 from superopt.backend.joint.memory.kept import keep_readers_of_changed, tags, untag
 from superopt.backend.joint.scaled import scale_in_place
-from superopt.backend.joint.step import Split, Step, copied, inputs_of, race, split
+from superopt.backend.joint.step import Split, Step, copy_module, inputs_of, race, split
 from superopt.backend.joint.turns.choice import Turns
 from superopt.backend.options import BackendOptions
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import kind_and_line
-from superopt.rivals.aten import flops_of, listed, runs_on_anything, tensors_in, value_of
+from superopt.rivals.aten import flops_of, operators_text, runs_on_anything, tensors_in, value_of
 from superopt.rivals.inductor import alone, settings_text
 from superopt.targets import Target, pick_target
 from superopt.tune.measure import bytes_of
@@ -137,7 +137,7 @@ class Partitioner(CustomPartitionerFn):
     def _turn(self, module: fx.GraphModule, title: str) -> None:
         """Put turns into one pass; a fault of ours leaves it as it is."""
         try:
-            copy = copied(module, module.graph, {})
+            copy = copy_module(module, module.graph, {})
             if turns_in_pass(copy.graph, self.ledger, title):
                 module.graph = copy.graph
                 module.recompile()
@@ -304,7 +304,8 @@ class Partitioner(CustomPartitionerFn):
         remade, theirs = choice.kept_by_us.remade, pytorchs_choice(base).bytes
         does = "it keeps" if base.is_part else "a step holds about"
         told = f"{does} {choice.bytes / 2**20:.1f} MB instead of {theirs / 2**20:.1f}; {found.why}"
-        self.ledger.note(Decision(listed(remade), "", True, told, flops=sum(map(flops_of, remade))), JOINT)
+        flops = sum(map(flops_of, remade))
+        self.ledger.note(Decision(operators_text(remade), "", True, told, flops=flops), JOINT)
 
 
 def _apply(gm: fx.GraphModule, case: _Case, choice: StepChoice | None) -> None:

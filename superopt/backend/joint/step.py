@@ -16,7 +16,7 @@ from superopt.targets import Target
 from superopt.tune import confirm
 from superopt.verify.floats.compare import typical
 
-__all__ = ["Step", "copied", "inputs_of", "race", "results_of", "saved_names", "split"]
+__all__ = ["Step", "copy_module", "inputs_of", "race", "results_of", "saved_names", "split"]
 
 _RACE_S, _MOST_RACE_S = 2.0, 12.0
 _ROUNDS = 5
@@ -31,7 +31,7 @@ def split(module: fx.GraphModule, inputs: Sequence[Any], told: Mapping[str, Any]
     return min_cut_rematerialization_partition(module, inputs, **{"compiler": "inductor", **told})
 
 
-def copied(module: fx.GraphModule, graph: fx.Graph, moved: dict[fx.Node, fx.Node]) -> fx.GraphModule:
+def copy_module(module: fx.GraphModule, graph: fx.Graph, moved: dict[fx.Node, fx.Node]) -> fx.GraphModule:
     """Return a module with a copy of a joint graph, and note where its nodes went."""
     copy = fx.Graph()
     output = copy.output(copy.graph_copy(graph, moved))

@@ -20,7 +20,7 @@ from superopt.backend.options import Memory
 from superopt.backend.region_plan import REGION, kept_plan
 from superopt.cache import Cache, Record, key_of, program_text, versions
 from superopt.candidates.sizes import resized
-from superopt.rivals.aten import listed
+from superopt.rivals.aten import operators_text
 from superopt.rivals.inductor import alone, compiled_by_inductor, settings_text
 from superopt.targets import Target
 from superopt.trace.run import TORCH_DTYPES, run_graph
@@ -41,7 +41,7 @@ def decide_turns(found: InTurns, ledger: Ledger, target: Target) -> tuple[Decisi
     """Return whether a part is computed in turns and in which, as was decided before or by a race."""
     goal = found.plan.goal
     inputs = ", ".join(f"{port.dtype}{list(goal.shape(port))}".replace(" ", "") for port in goal.inputs)
-    blank = Decision(listed(found.subgraph.piece.nodes), inputs, False, "")
+    blank = Decision(operators_text(found.subgraph.piece.nodes), inputs, False, "")
     memory = ledger.options.memory
     told = {
         "axes": [one.axis for one in found.ways],

@@ -9,7 +9,7 @@ from torch import nn
 from superopt.backend import budget
 from superopt.backend.cache import keep, known_decision, narrower_decision
 from superopt.backend.checks import better as module
-from superopt.backend.checks.better import better, further, judged
+from superopt.backend.checks.better import choose_faster, decide_by_race, keep_nearer
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
@@ -117,7 +117,7 @@ def raced(speedup: float, *, steady: bool = True, names: tuple[str, str] = ("sup
 @pytest.mark.parametrize("speedup", [0.5, 2.0])
 def test_what_a_busy_machine_decides_stays_open(speedup: float, steady: bool, target: Target) -> None:
     known = blank_of(region(target, "live"))
-    found = judged(known, raced(speedup, steady=steady), "a plan", 0.0, 1.05)
+    found = decide_by_race(known, raced(speedup, steady=steady), "a plan", 0.0, 1.05)
     assert (found.taken, found.open) == (speedup > 1, not steady)
 
 
@@ -127,7 +127,7 @@ def test_kernels_that_come_near_keep_their_plan(
     speedup: float, near: bool, least: bool, target: Target
 ) -> None:
     known = replace(blank_of(region(target, "live")), before_is_least=least)
-    found = judged(known, raced(speedup), "a plan", 0.0, 1.05)
+    found = decide_by_race(known, raced(speedup), "a plan", 0.0, 1.05)
     assert not found.taken
     assert (found.plan == "a plan") == (near and not least)  # library calls alone are no code to be near to
 
@@ -139,7 +139,7 @@ def test_a_later_attempt_does_not_drop_what_came_nearer() -> None:
     tried = [(won, far, won), (near, won, won), (near, blank, near), (blank, near, near), (far, near, near)]
     tried += [(near, far, near), (blank, blank, blank)]
     for made, before, kept in tried:
-        found = further(replace(made, open=True), replace(before, seconds=1.0))
+        found = keep_nearer(replace(made, open=True), replace(before, seconds=1.0))
         assert (found.plan, found.taken, found.seconds) == (kept.plan, kept.taken, 9.0)
         assert found.open == (made.taken or not before.taken)
 
@@ -174,7 +174,7 @@ def test_a_new_plan_must_be_surely_faster(
     monkeypatch.setattr(
         module, "confirm", lambda *unused, **named: raced(speedup, steady=steady, names=("new", "old"))
     )
-    found = better(new, old, one, target, [(torch.ones(1),)], seconds=0.1)
+    found = choose_faster(new, old, one, target, [(torch.ones(1),)], seconds=0.1)
     assert (found.plan, found.open) == (plan, open)
     monkeypatch.delattr(module, "confirm")
-    assert better(new, replace(old, plan="new"), one, target, [], seconds=0.1) is new
+    assert choose_faster(new, replace(old, plan="new"), one, target, [], seconds=0.1) is new

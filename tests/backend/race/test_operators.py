@@ -23,7 +23,7 @@ from superopt.backend.region_race import RegionRace
 from superopt.backend.subgraph import subgraph_of
 from superopt.errors import InputError
 from superopt.rivals.aten import operator_name
-from superopt.rivals.composites import COMPOSITE, recomposed
+from superopt.rivals.composites import COMPOSITE, recompose
 from superopt.rivals.kinds import kinds_of
 from superopt.rivals.rivals import INDUCTOR
 from superopt.targets import pick_target
@@ -148,7 +148,7 @@ def test_parts_that_are_not_the_operator_are_not_believed(other: Callable[..., A
     for node in found.subgraph.module.graph.nodes:
         if node.op == "call_function":
             node.meta[COMPOSITE] = ("_softmax", "planted")
-    assert recomposed(found.subgraph.module, found.subgraph.example()) is None
+    assert recompose(found.subgraph.module, found.subgraph.example()) is None
 
 
 def planned(found: Region) -> RegionPlan:

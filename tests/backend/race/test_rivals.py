@@ -22,8 +22,8 @@ from superopt.rivals.inductor import (
     PASS,
     alone,
     as_in_a_graph,
+    changed_settings,
     compiled_by_inductor,
-    settings_made,
     settings_text,
 )
 from superopt.rivals.kinds import kinds_of
@@ -189,13 +189,13 @@ def test_a_race_meets_the_settings_that_were_made_here() -> None:
 
 def test_settings_that_change_code_are_told() -> None:
     settings = torch._inductor.config
-    before = settings_made()
+    before = changed_settings()
     changed: dict[str, Any] = {"max_fusion_size": 7, "cpp.simdlen": 8, "pattern_matcher": True}
     silent: dict[str, Any] = {"force_disable_caches": True, "compile_threads": 3, PASS: print}
     with settings.patch({**changed, **silent}):
-        assert settings_made() == {**before, "max_fusion_size": 7, "cpp.simdlen": 8}
-        assert settings_text(settings_made()) != settings_text(before)
-    assert settings_made() == before  # set back to what they are by themselves
+        assert changed_settings() == {**before, "max_fusion_size": 7, "cpp.simdlen": 8}
+        assert settings_text(changed_settings()) != settings_text(before)
+    assert changed_settings() == before  # set back to what they are by themselves
 
 
 def _in_another_process(**variables: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from superopt.backend import entry
 from superopt.backend.cache import graph_key, next_epoch
 from superopt.backend.checks import uncompiled
 from superopt.backend.checks.needs import held_bytes, least_seconds
-from superopt.backend.checks.uncompiled import Uncompiled
+from superopt.backend.checks.uncompiled import EagerGraph
 from superopt.backend.decision import Ledger
 from superopt.backend.entry import explain
 from superopt.backend.options import BackendOptions
@@ -42,10 +42,10 @@ def graph_of(function: Callable[..., Any], *inputs: Any, dynamic: bool = False) 
     return found[0], found[1]
 
 
-def made(function: Callable[..., Any], *inputs: Any, **options: Any) -> Uncompiled | None:
+def made(function: Callable[..., Any], *inputs: Any, **options: Any) -> EagerGraph | None:
     module, values = graph_of(function, *inputs)
     ledger = Ledger(BackendOptions(**options))
-    return Uncompiled.of(module, values, ledger, graph_key(module, values, ledger.options))
+    return EagerGraph.of(module, values, ledger, graph_key(module, values, ledger.options))
 
 
 def race(monkeypatch: pytest.MonkeyPatch, speed: float, *, sure: bool = True) -> list[Any]:
@@ -198,7 +198,7 @@ def test_what_writes_to_an_input_is_left_alone(
     module, values = graph_of(function, given.clone())
     given = values[0].clone()
     ledger = Ledger(BackendOptions())
-    own = Uncompiled.of(module, values, ledger, graph_key(module, values, ledger.options))
+    own = EagerGraph.of(module, values, ledger, graph_key(module, values, ledger.options))
     assert own is not None
     assert not own.is_faster(lambda *inputs: pytest.fail("it was called"), 10.0)
     assert races == []
@@ -236,9 +236,9 @@ def test_only_a_plain_graph_on_a_cpu_is_raced(monkeypatch: pytest.MonkeyPatch) -
     ledger = Ledger(BackendOptions())
     key = graph_key(module, values, ledger.options)
     for other in (torch.ones(3, 4, device="meta"), one.to_sparse(), None):
-        assert Uncompiled.of(module, [other], ledger, key) is None
+        assert EagerGraph.of(module, [other], ledger, key) is None
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    assert Uncompiled.of(module, values, ledger, key) is None
+    assert EagerGraph.of(module, values, ledger, key) is None
 
 
 def test_a_fault_leaves_the_compiled_graph() -> None:

@@ -11,7 +11,7 @@ from superopt.backend.joint.limits import limits
 from superopt.backend.joint.memory.kept import KeepOptions, KeptValues, Passes
 from superopt.backend.joint.memory.liveness import Liveness, PeakBytes, StepPeak
 from superopt.backend.joint.scaled import scale_in_place
-from superopt.backend.joint.step import Split, copied, saved_names, split
+from superopt.backend.joint.step import Split, copy_module, saved_names, split
 from superopt.backend.joint.turns.choice import Turns
 from superopt.targets import Target
 
@@ -51,7 +51,7 @@ class JointGraph:
     def of(cls, module: fx.GraphModule, told: Mapping[str, Any], target: Target) -> "JointGraph":
         """Return a joint graph with what PyTorch keeps of it."""
         options = KeepOptions(Passes(module.graph, told["num_fwd_outputs"]), target.cost_device())
-        forward, _ = split(copied(module, module.graph, {}), (), told)
+        forward, _ = split(copy_module(module, module.graph, {}), (), told)
         by_pytorch = options.of_names(saved_names(forward, told["num_fwd_outputs"]))
         return cls(module, told, options, by_pytorch, Liveness(options.passes))
 
@@ -87,7 +87,7 @@ class JointGraph:
     def split(self, values: KeptValues | None) -> Split:
         """Return both graphs, split by what is kept or by PyTorch's own choice; this graph stays as it is."""
         moved: dict[fx.Node, fx.Node] = {}
-        copy = copied(self.module, self.module.graph, moved)
+        copy = copy_module(self.module, self.module.graph, moved)
         if values is not None:
             values.tag(moved)
         made = split(copy, (), self.told)
