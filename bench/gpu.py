@@ -221,7 +221,7 @@ def dry_run(
     """Load every plan, prove its first candidate, emit every kernel; with `check`, run each once, small."""
     from superopt.bench.planned.check import check_case
     from superopt.bench.planned.loaded import load_case
-    from superopt.candidates.proof import proven_by_graph
+    from superopt.candidates.proof import prove_by_graph
 
     bad = 0
     for case in cases:
@@ -230,7 +230,7 @@ def dry_run(
             kernels = 0
             for work in loaded.work:
                 first = work.candidates[0]
-                if proven_by_graph(work.goal, first.graph, first.mugraph) is None:
+                if prove_by_graph(work.goal, first.graph, first.mugraph) is None:
                     raise InputError(f"{first.name} is not equal to {work.goal.name}")
                 for one in work.candidates:
                     kernels += len(loaded.target.sources(one.mugraph, one.configs))

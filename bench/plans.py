@@ -33,7 +33,7 @@ from superopt.candidates.order import ConfigurationOrder, likely
 from superopt.errors import InputError, SuperoptError
 from superopt.fate import Kind
 from superopt.files import replace_text
-from superopt.funnel.compile_ahead import assured
+from superopt.funnel.compile_ahead import ensure_compiled
 from superopt.targets import config_json
 
 __all__ = ["FOLDER", "make_plan", "write_plan"]
@@ -79,7 +79,7 @@ def _worth_racing(candidates: Sequence[Candidate], target: Any, order: Configura
     fates = {one.id: one.fate for one in candidates if one.fate.is_sound}
     different, alike = alike_last(replace(one, fate=SCHEDULED) for one in candidates if one.id in fates)
     sound = [*different, *alike][:_CANDIDATES]
-    found = [one for one in assured(sound, target, order, _COMPILED) if one.is_kept]
+    found = [one for one in ensure_compiled(sound, target, order, _COMPILED) if one.is_kept]
     least = min((one.us for one in found), default=0.0)
     chosen = [one for one in found if fates[one.id].kind is Kind.CHOSEN]
     near = [one for one in found if one.us <= _FAR * least and not one.spills and one not in chosen]

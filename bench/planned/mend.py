@@ -11,7 +11,7 @@ from superopt.bench.planned.judge import AuditedKernel, job_of, reasoned
 from superopt.bench.planned.loaded import Loaded
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.candidate import SCHEDULED, total_us
-from superopt.candidates.order import ConfigurationOrder, as_predicted, likely
+from superopt.candidates.order import ConfigurationOrder, in_likeliest_configurations, likely
 from superopt.targets.cuda import CudaTarget
 
 __all__ = ["Changed", "Changes", "configured_for", "mended"]
@@ -34,7 +34,8 @@ def configured_for(loaded: Loaded, target: CudaTarget, best: int) -> Loaded:
         planned = [other for other in one.candidates if not other.variant][:best]
         found = []
         for candidate in planned:
-            configured = as_predicted(replace(candidate, configs=(), kernels=()), target, order)
+            planned_anew = replace(candidate, configs=(), kernels=())
+            configured = in_likeliest_configurations(planned_anew, target, order)
             reports = target.reports(configured.mugraph, configured.configs)
             found.append(replace(configured, predicted_us=total_us(reports)))
         work.append(replace(one, candidates=tuple(sorted(found, key=lambda other: other.us))))

@@ -15,7 +15,7 @@ from superopt.bench.kernels.by_hand import hand_written
 from superopt.bench.kernels.roofs import roofs_of
 from superopt.bench.planned.loaded import Loaded, Settings
 from superopt.candidates import Candidate
-from superopt.candidates.proof import proven_by_graph
+from superopt.candidates.proof import prove_by_graph
 from superopt.clock import Clock
 from superopt.errors import InputError, SuperoptError
 from superopt.funnel.assembly import assemble, in_parts
@@ -78,7 +78,7 @@ def run_case(
     record["chosen"] = [_chosen_json(one) for one in chosen]
     record["floats"] = None if best.floats is None else str(best.floats)
     for work, one in zip(loaded.work, chosen, strict=True):
-        if proven_by_graph(work.goal, one.graph, one.mugraph) is None:
+        if prove_by_graph(work.goal, one.graph, one.mugraph) is None:
             return record | {"error": f"{one.name} is not equal to {work.goal.name}"}
     left = max(seconds - (time.monotonic() - start), 1.0)
     record |= _raced(loaded, settings, best.fused, chosen, peers, left, tell)

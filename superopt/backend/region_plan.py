@@ -22,7 +22,7 @@ from superopt.backend.operators import Operators
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.codec import candidate_from_json, checked_graph, member, runnable_json
 from superopt.candidates.parts import find_parts
-from superopt.candidates.proof import proven, proven_by_graph
+from superopt.candidates.proof import prove, prove_by_graph
 from superopt.codegen.forms import Forms, Ready, is_plain
 from superopt.errors import InputError, first_line
 from superopt.funnel.assembly import InTorch, as_kernel
@@ -230,9 +230,9 @@ class RegionPlan:
         for one in goals:
             part = parts[one.name]
             if part.once:
-                verdict = proven_by_graph(one, part.graph, part.mugraph, part.once)
+                verdict = prove_by_graph(one, part.graph, part.mugraph, part.once)
             else:
-                verdict = proven(one, part.mugraph)
+                verdict = prove(one, part.mugraph)
             if verdict is None:
                 raise InputError(f"{one.name}: a plan computes something else")
 

@@ -20,7 +20,7 @@ from superopt.targets import Configs, Target, config_json
 if TYPE_CHECKING:
     from superopt.tune.learned_order import Choice
 
-__all__ = ["ConfigurationOrder", "Ranked", "RankedBy", "as_predicted", "likely"]
+__all__ = ["ConfigurationOrder", "Ranked", "RankedBy", "in_likeliest_configurations", "likely"]
 
 log = logging.getLogger("superopt")
 
@@ -253,7 +253,7 @@ def _is_allowed(base: Candidate, number: int, config: Any) -> bool:
     return not (number in base.wide and config.rounds_operands)
 
 
-def as_predicted(candidate: Candidate, target: Target, order: ConfigurationOrder) -> Candidate:
+def in_likeliest_configurations(candidate: Candidate, target: Target, order: ConfigurationOrder) -> Candidate:
     """Return a candidate, each kernel in the likeliest configuration."""
     configs = candidate.configs or target.default_configs(candidate.mugraph)
     best = list(configs)

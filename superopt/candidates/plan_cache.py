@@ -19,7 +19,7 @@ from superopt.candidates.codec import (
     dropped_from_json,
 )
 from superopt.candidates.parts import find_parts, region_name
-from superopt.candidates.proof import proven_by_graph
+from superopt.candidates.proof import prove_by_graph
 from superopt.errors import SuperoptError
 from superopt.ir import Graph, Program, release_shifts
 from superopt.options import OptimizeOptions
@@ -100,7 +100,7 @@ class PlanCache:
         for data in saved if isinstance(saved, list) else ():
             try:
                 candidate = _named(candidate_from_json(data, self._target), goal.name)
-                verdict = proven_by_graph(goal, candidate.graph, candidate.mugraph, candidate.once)
+                verdict = prove_by_graph(goal, candidate.graph, candidate.mugraph, candidate.once)
             except SuperoptError as error:
                 log.warning("cache: a plan of %s is not used: %s", goal.name, error)
                 continue

@@ -18,15 +18,15 @@ from superopt.schedule.recipe import prepared
 from superopt.verify.verdict import Verdict, combined
 from superopt.weights.division import divided
 
-__all__ = ["SizeProofs", "proven", "proven_by_graph"]
+__all__ = ["SizeProofs", "prove", "prove_by_graph"]
 
 
-def proven(goal: Graph, mugraph: MuGraph) -> Any:
+def prove(goal: Graph, mugraph: MuGraph) -> Any:
     """Return the verdict that a muGraph's graph is equal to a goal, or None where it is not shown to be."""
     return _verdict(goal, mugraph.graph, lambda: _by_parts(mugraph.graph, mugraph.splits))
 
 
-def proven_by_graph(goal: Graph, graph: Graph, mugraph: MuGraph, once: tuple[int, ...] = ()) -> Any:
+def prove_by_graph(goal: Graph, graph: Graph, mugraph: MuGraph, once: tuple[int, ...] = ()) -> Any:
     """Return the verdict that a muGraph, said to run a graph, is equal to a goal, or None.
 
     Where some values of the graph are made of weights once, the graph must be equal to the goal, and the

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from superopt.candidates import Candidate, RegionCandidates
-from superopt.candidates.proof import proven_by_graph
+from superopt.candidates.proof import prove_by_graph
 from superopt.errors import InputError
 from superopt.export.limits import Limits, limits_of
 from superopt.export.names import function_name
@@ -58,7 +58,7 @@ def choose(result: Result, region: int | None, candidate: str | None) -> Choice:
         replace(goal, name=name),
         replace(one.mugraph, graph=replace(one.mugraph.graph, name=name)),
         once,
-        lambda: proven_by_graph(goal, one.graph, one.mugraph, one.once) is not None,
+        lambda: prove_by_graph(goal, one.graph, one.mugraph, one.once) is not None,
         one.configs or result.target.default_configs(one.mugraph),
         limits_of(result.open_axes or {}, graphs if once is None else [*graphs, once]),
     )

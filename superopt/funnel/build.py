@@ -12,7 +12,7 @@ from torch import Tensor
 from superopt.candidates.candidate import Candidate, as_compiled
 from superopt.fate import Kind
 from superopt.funnel.assembly import as_kernel
-from superopt.funnel.state import Context, State, failed, said
+from superopt.funnel.state import Context, State, fail, said
 from superopt.targets import Kernel
 from superopt.weights.kept import KeptKernel
 
@@ -85,9 +85,9 @@ def _built(candidate: Candidate, context: Context) -> tuple[Candidate, Kernel | 
             target.synchronize()
             bad = _not_finite(made, context.tensors)
     except target.errors as error:
-        return failed(candidate, "build", said(error)), None
+        return fail(candidate, "build", said(error)), None
     if bad:
-        return failed(candidate, "build", bad), None
+        return fail(candidate, "build", bad), None
     made_of = target.compiled(compiled)
     kernels = tuple(
         as_compiled(one, made_of[number]) if number in made_of else one

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from superopt.candidates.candidate import Candidate
 from superopt.fate import Kind
 from superopt.funnel.assembly import assemble
-from superopt.funnel.state import Context, State, failed
+from superopt.funnel.state import Context, State, fail
 from superopt.targets import Kernel
 from superopt.trace import trace
 from superopt.verify.floats.compare import compare_floats
@@ -50,7 +50,7 @@ def check(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
                 if isinstance(report, str):  # a candidate that cannot be checked is not chosen
                     log.warning("%s: skip %s: %s", goal.name, one.name, report)
                     faults[rounding] = Kind.FAILED, report
-                    one = failed(one, "check", report)
+                    one = fail(one, "check", report)
                     state.interrupted |= state.lost
                 elif report.ok:
                     context.checked, state.kernels, state.floats = one.id, trial, report

@@ -12,11 +12,11 @@ from typing import Any
 
 from superopt.candidates.candidate import Candidate, as_compiled, total_us
 from superopt.candidates.order import ConfigurationOrder, likely
-from superopt.funnel.state import Context, failed
+from superopt.funnel.state import Context, fail
 from superopt.options import PRESETS
 from superopt.targets import KernelReport, Target
 
-__all__ = ["assured", "compile_ahead", "worth_compiling"]
+__all__ = ["compile_ahead", "ensure_compiled", "worth_compiling"]
 
 log = logging.getLogger("superopt")
 
@@ -40,10 +40,10 @@ def compile_ahead(candidates: Sequence[Candidate], context: Context) -> list[Can
         compiled = _compiled(best, target, state.order, preset.compiled_configs, seconds)
         found = [compiled.get(one.id, one) for one in found]
         found.sort(key=lambda one: (not one.is_kept, one.id not in compiled, one.spills, one.us))
-        return assured(found, target, state.order, 1)
+        return ensure_compiled(found, target, state.order, 1)
 
 
-def assured(
+def ensure_compiled(
     candidates: Sequence[Candidate], target: Target, order: ConfigurationOrder, count: int
 ) -> list[Candidate]:
     """Return the candidates, the first `count` of which the compiler has seen whole, and without a spill.
@@ -161,7 +161,7 @@ def _decided(
         reasons = [answer for _, answer in tried if isinstance(answer, str)]
         if not reasons or not candidate.is_kept:
             return candidate
-        return failed(candidate, "compile", reasons[0])
+        return fail(candidate, "compile", reasons[0])
     _, config, report = min(fine, key=lambda item: item[0])
     configs = (*candidate.configs[:number], config, *candidate.configs[number + 1 :])
     kernels = (*candidate.kernels[:number], report, *candidate.kernels[number + 1 :])

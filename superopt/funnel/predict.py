@@ -9,14 +9,14 @@ from dataclasses import replace
 from math import inf
 
 from superopt.candidates.candidate import Candidate, total_us
-from superopt.candidates.order import as_predicted
+from superopt.candidates.order import in_likeliest_configurations
 from superopt.errors import SuperoptError
 from superopt.fate import Kind
-from superopt.funnel.state import Context, failed
+from superopt.funnel.state import Context, fail
 from superopt.options import PRESETS
 from superopt.targets import Target
 
-__all__ = ["predict", "predicted"]
+__all__ = ["predict", "predict_times"]
 
 _GUESSES = 4  # candidates that also race in the configurations predicted to be best,
 _GUESSES_TIMED = 2  # where estimates are times
@@ -28,7 +28,7 @@ def predict(candidates: Sequence[Candidate], context: Context) -> list[Candidate
     """Predict all times; add or take the configurations that are predicted to be best."""
     state = context.state
     with state.clock.phase("predict"):
-        known = [predicted(one, state.target) if one.is_kept else one for one in candidates]
+        known = [predict_times(one, state.target) if one.is_kept else one for one in candidates]
         if context.recalled:  # the configurations are those that were best
             return known
         if not state.measures:
@@ -39,20 +39,20 @@ def predict(candidates: Sequence[Candidate], context: Context) -> list[Candidate
         return _with_guesses(candidates, known, context)
 
 
-def predicted(candidate: Candidate, target: Target) -> Candidate:
+def predict_times(candidate: Candidate, target: Target) -> Candidate:
     """Return a candidate with its configurations and the predictions for its kernels."""
     try:
         configs = candidate.configs or target.default_configs(candidate.mugraph)
         kernels = candidate.kernels or target.reports(candidate.mugraph, configs)
     except SuperoptError as error:
-        return failed(candidate, "predict", str(error))
+        return fail(candidate, "predict", str(error))
     return replace(candidate, configs=configs, kernels=kernels, predicted_us=total_us(kernels))
 
 
 def _likeliest(candidate: Candidate, context: Context) -> Candidate:
     """Return a candidate, each kernel in the configuration that is predicted to be best."""
-    best = as_predicted(candidate, context.state.target, context.state.order)
-    return predicted(replace(best, kernels=()), context.state.target)
+    best = in_likeliest_configurations(candidate, context.state.target, context.state.order)
+    return predict_times(replace(best, kernels=()), context.state.target)
 
 
 def _with_guesses(

@@ -11,7 +11,7 @@ from torch import Tensor
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.floors import is_too_fast, least_us
 from superopt.fate import Kind
-from superopt.funnel.state import LOST, Context, failed
+from superopt.funnel.state import LOST, Context, fail
 from superopt.ir import Graph
 from superopt.targets import Kernel, OrderedKernel, Target
 from superopt.tune import Measurement, confirm, measure_together
@@ -20,7 +20,7 @@ from superopt.tune.measure import HeadToHead, bytes_of
 from superopt.verify.floats.memory import laid_out, lying_apart
 from superopt.weights.kept import KeptKernel, made_once
 
-__all__ = ["by_time", "copies_for", "favor_live", "race", "raced"]
+__all__ = ["by_time", "copies_for", "favor_live", "measure_candidates", "race"]
 
 log = logging.getLogger("superopt")
 
@@ -37,12 +37,12 @@ _LAST_ROUNDS, _LAST_S = 100, 1.5  # more rounds, or seconds, rarely change which
 
 def race(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
     """Measure all candidates that have a kernel, and note the times for later runs to learn from."""
-    found = raced(candidates, context, context.seconds / 2)
+    found = measure_candidates(candidates, context, context.seconds / 2)
     context.state.order.keep(context.goal, [one for one in found if len(one.configs) == 1], 0)
     return found
 
 
-def raced(candidates: Sequence[Candidate], context: Context, seconds: float) -> list[Candidate]:
+def measure_candidates(candidates: Sequence[Candidate], context: Context, seconds: float) -> list[Candidate]:
     """Return candidates with their times, the fastest first; a time that cannot be right refuses one."""
     state, goal = context.state, context.goal
     running = {one.id: one for one in candidates if one.is_kept and one.id in context.kernels}
@@ -56,7 +56,7 @@ def raced(candidates: Sequence[Candidate], context: Context, seconds: float) -> 
         floor = _least_us(state.target, goal, one.run) if timing is not None else None
         if timing is not None and is_too_fast(timing.median_us, floor):
             said = f"{timing.median_us:.2f} µs, but its data takes {floor:.2f} µs"
-            one = failed(one, "race", said, Kind.REFUSED)
+            one = fail(one, "race", said, Kind.REFUSED)
         elif timing is not None:
             one = replace(one, measurement=timing)
         elif one.is_kept and one.measurement is None:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from superopt.candidates.candidate import Candidate
-from superopt.candidates.order import as_predicted
+from superopt.candidates.order import in_likeliest_configurations
 from superopt.candidates.sizes import mugraph_for
 from superopt.candidates.steady import DISTRIBUTIONS, Run, as_function, faults, one_thread, small_goal
 from superopt.errors import GraphError, InputError
 from superopt.fate import Kind
-from superopt.funnel.predict import predicted
+from superopt.funnel.predict import predict_times
 from superopt.funnel.state import Context
 from superopt.funnel.write import write
 from superopt.ir import Graph, MuGraph, Step
@@ -29,7 +29,7 @@ from superopt.schedule.recipe import prepared
 from superopt.trace.run import TORCH_DTYPES, Evaluation, Value, blank_inputs
 from superopt.verify.floats.compare import compare_many
 
-__all__ = ["power_below", "rehearse", "rehearsed", "rounding_fault"]
+__all__ = ["power_below", "refuse_inaccurate", "rehearse", "rounding_fault"]
 
 _ROUNDED = 16  # candidates whose rounding is judged, the best first
 _GRAPHS = 16  # graphs that are run, those of the best candidates first
@@ -44,7 +44,7 @@ def rehearse(candidates: Sequence[Candidate], context: Context) -> list[Candidat
     entering = {*state.traced.input_names, *state.traced.constants}
     seed = state.options.seed
     with state.clock.phase("floats"):
-        found = rehearsed(context.goal, candidates, entering, seed=seed)
+        found = refuse_inaccurate(context.goal, candidates, entering, seed=seed)
         small = small_goal(context.goal, entering)
         if small is None:
             return found
@@ -101,8 +101,8 @@ def _limited(candidate: Candidate, mugraph: MuGraph, context: Context, wide: tup
     if mugraph == candidate.mugraph and not rounds:
         return limited
     target, order = context.state.target, context.state.order
-    likeliest = as_predicted(replace(limited, kernels=(), sources=()), target, order)
-    return write([predicted(likeliest, target)], context)[0]
+    likeliest = in_likeliest_configurations(replace(limited, kernels=(), sources=()), target, order)
+    return write([predict_times(likeliest, target)], context)[0]
 
 
 def rounding_fault(mugraph: MuGraph, goal: Graph, *, seed: int, wide: Collection[int]) -> str:
@@ -184,7 +184,7 @@ def power_below(sizes: Tensor) -> Tensor:
     return known / (2 * torch.frexp(known).mantissa)
 
 
-def rehearsed(
+def refuse_inaccurate(
     goal: Graph, candidates: Sequence[Candidate], entering: Collection[str], *, seed: int
 ) -> list[Candidate]:
     """Return the candidates for a goal, those refused that are less accurate than it."""

@@ -33,7 +33,7 @@ from superopt.verify.floats.compare import Turned, sample, tensors_of, typical
 from superopt.verify.floats.report import FloatReport
 from superopt.verify.floats.samples import SMALL_INTEGERS
 
-__all__ = ["LOST", "Context", "Limits", "Meanwhile", "State", "failed", "said"]
+__all__ = ["LOST", "Context", "Limits", "Meanwhile", "State", "fail", "said"]
 
 log = logging.getLogger("superopt")
 
@@ -244,7 +244,7 @@ def said(error: Exception) -> str:
     return first_line(error) if isinstance(error, SuperoptError) else kind_and_line(error)
 
 
-def failed(candidate: Candidate, stage: str, why: str, kind: Kind = Kind.FAILED) -> Candidate:
+def fail(candidate: Candidate, stage: str, why: str, kind: Kind = Kind.FAILED) -> Candidate:
     """Return a candidate that is out of the race, and log why."""
     ended = candidate.ended(stage, kind, why or "no message")
     log.info("%s: skip %s: %s", candidate.graph.name, candidate.name, ended.fate.reason)

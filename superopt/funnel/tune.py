@@ -8,8 +8,8 @@ from superopt.candidates.alike import alike_last
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.order import likely
 from superopt.funnel.build import build
-from superopt.funnel.predict import predicted
-from superopt.funnel.race import by_time, raced
+from superopt.funnel.predict import predict_times
+from superopt.funnel.race import by_time, measure_candidates
 from superopt.funnel.state import Context
 from superopt.funnel.write import write
 from superopt.options import PRESETS
@@ -44,7 +44,7 @@ def tune(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
             state.tell(f"tuning kernel {number} of {context.goal.name}, {first.name}")
             with state.clock.phase("tune"):
                 built = list(_variants(base, number, count, context, deadline))
-                found = raced([base, *built], context, max(left / 4, 0.05))
+                found = measure_candidates([base, *built], context, max(left / 4, 0.05))
             state.order.keep(context.goal, found, number)
             ranked |= {one.id: one for one in found}
             base = next(one for one in found if one.id in context.kernels)
@@ -68,7 +68,7 @@ def _variants(
     roundings = None if context.roundings is None else context.roundings[number]
     configs = likely(base, number, state.order, count, roundings=roundings)
     variants = [
-        predicted(
+        predict_times(
             replace(
                 base.configured(number, config),
                 id=context.new_id(base),

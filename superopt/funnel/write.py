@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from superopt.candidates.candidate import Candidate
-from superopt.funnel.state import Context, failed, said
+from superopt.funnel.state import Context, fail, said
 
 __all__ = ["write"]
 
@@ -21,5 +21,5 @@ def _written(candidate: Candidate, context: Context) -> Candidate:
     try:
         sources = context.state.target.sources(candidate.mugraph, candidate.configs)
     except context.state.target.errors as error:
-        return failed(candidate, "write", said(error))
+        return fail(candidate, "write", said(error))
     return replace(candidate, sources=sources)

@@ -11,7 +11,7 @@ from superopt.candidates.sizes import bucket, mugraph_for, resized
 from superopt.errors import InputError
 from superopt.funnel import RETUNING, Context, Limits, State, run
 from superopt.funnel.assembly import as_kernel
-from superopt.funnel.predict import predicted
+from superopt.funnel.predict import predict_times
 from superopt.ir import Graph, MuGraph
 from superopt.options import OptimizeOptions
 from superopt.targets import Kernel, Target
@@ -116,7 +116,7 @@ class OtherSizes:
             for pair in zip(configs, chosen.configs or configs, strict=True)
         ]
         with state.ready():
-            tuned = run(RETUNING, [predicted(candidate, target)], context)
+            tuned = run(RETUNING, [predict_times(candidate, target)], context)
         if state.interrupted and not state.lost:  # by Ctrl-C, which ends the call of the user, too
             raise KeyboardInterrupt
         return context.kernels.get(tuned[0].id)

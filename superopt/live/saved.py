@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from superopt.candidates.candidate import SCHEDULED, Candidate, RegionCandidates
-from superopt.candidates.proof import proven_by_graph
+from superopt.candidates.proof import prove_by_graph
 from superopt.errors import InputError, SuperoptError
 from superopt.funnel.assembly import as_kernel
 from superopt.live.binding import traced_alike
@@ -143,7 +143,7 @@ def prove_regions(result: Result, place: str, *, most: int) -> list[RegionCandid
     for region in result.regions:
         good: list[Candidate] = []
         for one in region.candidates:
-            verdict = proven_by_graph(region.goal, one.graph, one.mugraph, one.once)
+            verdict = prove_by_graph(region.goal, one.graph, one.mugraph, one.once)
             if verdict is None:
                 log.warning("%s: %s of %s computes something else", place, one.name, region.goal.name)
             else:
@@ -158,7 +158,7 @@ def _proven(region: RegionCandidates, target: Target, place: str) -> RegionCandi
     if chosen is None:
         return region
     configs = chosen.configs or target.default_configs(chosen.mugraph)
-    verdict = proven_by_graph(region.goal, chosen.graph, chosen.mugraph, chosen.once)
+    verdict = prove_by_graph(region.goal, chosen.graph, chosen.mugraph, chosen.once)
     if verdict is None:
         raise InputError(f"{place}: the kernel of {region.goal.name} computes something else than its region")
     try:

@@ -7,7 +7,7 @@ import pytest
 
 from superopt.candidates import Candidate
 from superopt.candidates.order import ConfigurationOrder
-from superopt.funnel.compile_ahead import assured, worth_compiling
+from superopt.funnel.compile_ahead import ensure_compiled, worth_compiling
 from superopt.ir import fuse, parse_graph
 from superopt.targets import KernelReport, pick_target
 
@@ -72,7 +72,7 @@ def candidate(id: str, config: str = "best", spill_bytes: int | None = None) -> 
 
 def ordered(compiler: Compiler, given: list[Candidate], count: int) -> list[tuple[str, str]]:
     order: Any = Order()
-    found = assured(given, compiler, order, count)  # type: ignore[arg-type]
+    found = ensure_compiled(given, compiler, order, count)  # type: ignore[arg-type]
     return [(one.id, one.configs[0]) for one in found]
 
 

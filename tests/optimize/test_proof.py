@@ -6,7 +6,7 @@ import pytest
 from programs import CENTERED, MEAN
 
 from superopt.candidates.candidate import Candidate
-from superopt.candidates.proof import SizeProofs, proven, proven_by_graph
+from superopt.candidates.proof import SizeProofs, prove, prove_by_graph
 from superopt.candidates.sizes import resized
 from superopt.cost import device_of
 from superopt.ir import Graph, MuGraph, fuse, live_graph, parse_graph, parse_mugraph
@@ -36,12 +36,12 @@ def test_every_schedule_is_proven(name: str) -> None:
     goal, mugraphs = scheduled(name)
     assert mugraphs
     for mugraph in mugraphs:
-        assert proven_by_graph(goal, goal, mugraph).equal
+        assert prove_by_graph(goal, goal, mugraph).equal
 
 
 def test_a_shift_that_passes_a_logarithm_is_proven() -> None:
     goal, mugraphs = scheduled("linear-cross-entropy")
-    assert all(proven(goal, mugraph).equal for mugraph in mugraphs)
+    assert all(prove(goal, mugraph).equal for mugraph in mugraphs)
 
 
 def test_a_mugraph_that_does_not_follow_is_not_proven() -> None:
@@ -51,7 +51,7 @@ def test_a_mugraph_that_does_not_follow_is_not_proven() -> None:
         steps = list(mugraph.graph.steps)
         steps[at] = replace(steps[at], op="exp")
         wrong = replace(mugraph, graph=replace(mugraph.graph, steps=tuple(steps)))
-        assert proven_by_graph(goal, goal, wrong) is None
+        assert prove_by_graph(goal, goal, wrong) is None
 
 
 def test_another_graph_proves_nothing() -> None:
@@ -60,7 +60,7 @@ def test_another_graph_proves_nothing() -> None:
     steps = list(goal.steps)
     steps[at] = replace(steps[at], op="square")
     other = replace(goal, steps=tuple(steps))
-    assert proven_by_graph(goal, other, replace(mugraphs[0], graph=other)) is None
+    assert prove_by_graph(goal, other, replace(mugraphs[0], graph=other)) is None
 
 
 # -- other sizes
@@ -92,7 +92,7 @@ def test_what_is_equal_at_its_own_sizes_alone_is_refuted_at_others(name: str) ->
     text, for_wrong, for_right, axis, size = OTHERS[name]
     goal, proofs = parse_graph(text), SizeProofs()
     wrong, right = changed(text, *for_wrong), changed(text, *for_right)
-    assert proven_by_graph(goal, wrong, fuse(wrong)).equal
+    assert prove_by_graph(goal, wrong, fuse(wrong)).equal
     for there in (resized(goal, {axis: size}), resized(goal, {axis: 0})):
         assert proofs.verdict(goal, candidate(wrong), there).witness
         assert proofs.verdict(goal, candidate(right), there).equal
@@ -105,7 +105,7 @@ def test_an_axis_in_parts_is_not_compared_at_the_length_it_was_built_with() -> N
     there = resized(goal, {"k": 7})  # two parts of four positions hold eight
     for graph, equal in ((wrong, False), (right, True)):
         mugraph = followed(prepared(graph, (("k", 2),)), Recipe(splits=(("k", 2),)))
-        assert proven_by_graph(goal, graph, mugraph).equal
+        assert prove_by_graph(goal, graph, mugraph).equal
         assert SizeProofs().verdict(goal, candidate(graph, mugraph), there).equal == equal
 
 

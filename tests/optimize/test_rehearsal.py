@@ -14,7 +14,7 @@ from superopt.candidates import Candidate
 from superopt.candidates.schedules import schedules
 from superopt.cli import main
 from superopt.fate import Fate, Kind
-from superopt.funnel.rehearse import power_below, rehearsed, rounding_fault
+from superopt.funnel.rehearse import power_below, refuse_inaccurate, rounding_fault
 from superopt.ir import Graph, parse_graph
 from superopt.schedule.recipe import Recipe, followed, prepared
 from superopt.targets import pick_target
@@ -86,7 +86,7 @@ def candidate(graph: Graph, name: str) -> Candidate:
 def fates(goal: str, *graphs: str, entering: tuple[str, ...] = ("x",)) -> list[str | None]:
     """Return why each graph is refused."""
     candidates = [candidate(parse_graph(text), str(at)) for at, text in enumerate(graphs)]
-    found = rehearsed(parse_graph(goal), candidates, entering, seed=0)
+    found = refuse_inaccurate(parse_graph(goal), candidates, entering, seed=0)
     assert [one.id for one in found] == [one.id for one in candidates]
     assert {one.fate.kind for one in found} <= {Kind.KEPT, Kind.REFUSED}
     return [one.fate.reason or None for one in found]
@@ -119,7 +119,7 @@ def test_only_what_is_known_is_judged() -> None:
 def test_what_is_refused_already_keeps_its_reason() -> None:
     goal = parse_graph(DIFFERENCES)
     known = replace(candidate(parse_graph(SQUARES), "1"), fate=Fate("compile", Kind.FAILED, "it spills"))
-    [found] = rehearsed(goal, [known], ("x",), seed=0)
+    [found] = refuse_inaccurate(goal, [known], ("x",), seed=0)
     assert found.fate == known.fate
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from superopt.candidates.proof import proven_by_graph
+from superopt.candidates.proof import prove_by_graph
 from superopt.driver import SearchOptions, search
 from superopt.ir import Graph, fuse, parse_graph
 from superopt.trace import trace
@@ -213,17 +213,17 @@ BEFORE_THE_RELU = FOLDED.replace("t3 = relu(x)\n", "").replace("t4 =", "t3 =").r
 @pytest.mark.parametrize(("text", "once", "good"), [(FOLDED, (4,), True), (BEFORE_THE_RELU, (3,), False)])
 def test_a_candidate_is_proven_with_what_it_makes_once(text: str, once: tuple[int, ...], good: bool) -> None:
     goal, graph = parse_graph(GOAL), parse_graph(text)
-    verdict = proven_by_graph(goal, graph, fuse(divided(graph, once).run), once)
+    verdict = prove_by_graph(goal, graph, fuse(divided(graph, once).run), once)
     assert (verdict is not None) is good
 
 
 def test_kernels_of_another_part_are_not_proven() -> None:
     goal, graph = parse_graph(GOAL), parse_graph(FOLDED)
     wrong = parse_graph(str(divided(graph, (4,)).run).replace("relu(x)", "tanh(x)"))
-    assert proven_by_graph(goal, graph, fuse(wrong), (4,)) is None
+    assert prove_by_graph(goal, graph, fuse(wrong), (4,)) is None
 
 
 def test_what_a_caller_brings_is_not_constant_because_a_file_says_so() -> None:
     goal = parse_graph(GOAL.replace("in g: f32[k] constant", "in g: f32[k]"))
     graph = parse_graph(FOLDED)
-    assert proven_by_graph(goal, graph, fuse(divided(graph, (4,)).run), (4,)) is None
+    assert prove_by_graph(goal, graph, fuse(divided(graph, (4,)).run), (4,)) is None

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from superopt.bench.models.int8 import with_int8_weights
 from superopt.candidates.candidate import Candidate
-from superopt.candidates.proof import proven_by_graph
+from superopt.candidates.proof import prove_by_graph
 from superopt.candidates.schedules import schedules
 from superopt.driver import Found
 from superopt.funnel.assembly import as_kernel
@@ -209,7 +209,7 @@ def test_a_wrong_join_is_refused() -> None:
     """A file may claim anything: windows one further, parts exchanged, a part left out."""
     _, graph = region(Heads())
     [best, *_] = filter(has_joined, candidates(graph))
-    assert proven_by_graph(graph, best.graph, best.mugraph, best.once) is not None
+    assert prove_by_graph(graph, best.graph, best.mugraph, best.once) is not None
     places = [(at, step) for at, step in enumerate(best.graph.steps) if step.op == "window"]
     assert len(places) == 6
     for at, step in places:
@@ -218,8 +218,8 @@ def test_a_wrong_join_is_refused() -> None:
             moved = replace(step, places=(replace(place, offset=offset),))
             steps = (*best.graph.steps[:at], moved, *best.graph.steps[at + 1 :])
             wrong = replace(best.graph, steps=steps)
-            assert proven_by_graph(graph, wrong, best.mugraph, best.once) is None
+            assert prove_by_graph(graph, wrong, best.mugraph, best.once) is None
             run = divided(wrong, best.once).run
             if run != best.run:
                 kernels = replace(best.mugraph, graph=run)
-                assert proven_by_graph(graph, best.graph, kernels, best.once) is None
+                assert prove_by_graph(graph, best.graph, kernels, best.once) is None

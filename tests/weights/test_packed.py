@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from superopt.candidates.candidate import Candidate
-from superopt.candidates.proof import proven_by_graph
+from superopt.candidates.proof import prove_by_graph
 from superopt.candidates.schedules import schedules
 from superopt.driver import Found
 from superopt.funnel.assembly import as_kernel
@@ -251,6 +251,6 @@ def test_tensors_that_calls_bring_stay() -> None:
 def test_kernels_of_another_order_are_not_proven() -> None:
     _, graph = region(Turned())
     best, *_ = candidates(graph)
-    assert proven_by_graph(graph, best.graph, best.mugraph, best.once)
+    assert prove_by_graph(graph, best.graph, best.mugraph, best.once)
     weight = best.mugraph.graph.inputs[-1]
-    assert proven_by_graph(graph, best.graph, best.mugraph, ()) is None, weight
+    assert prove_by_graph(graph, best.graph, best.mugraph, ()) is None, weight
