@@ -42,30 +42,32 @@ log = logging.getLogger("superopt")
 WIN = 1.05
 """How much faster than Inductor's code a region must be to be taken."""
 
-_OPERATORS_WIN = 1.02  # the same for PyTorch's own operators, which bring no kernels that could be wrong
+_OPERATORS_WIN = 1.02  # the same where PyTorch's own operators compute it: no new kernel could be wrong
 
-_LEAST_S = (1.5, 3.0)  # with less time a region is not tried as it is written, or by a search
-_LEAST_COMPILED_S = 0.8  # the first of these where the region's kernels are compiled ahead
+# Pairs are for a region as it is written, and after a search.
+_LEAST_S = (1.5, 3.0)  # with fewer seconds no kernels of a region are tried
+_LEAST_COMPILED_S = 0.8  # the same for a region as it is written whose kernels are compiled ahead
 _UNSEEN = 0.3  # the share of the gain down to the floor that is hoped for before kernels are scheduled
 _DOUBT = 0.1  # the share of that gain which is hoped for even if predictions promise less
-_COMPILED = (2, 6)  # candidates that are compiled of a region as written, and of a search's graphs
+_COMPILED = (2, 6)  # candidates that are compiled
 _MOST_S = 40.0  # the most seconds that one region gets
-_SEARCHING, _RACING = 0.25, (0.1, 0.3)  # shares of a region's time; the rest is for compiling and checking
+_SEARCHING = 0.25  # the share of a region's time that a search takes
+_RACING = (0.1, 0.3)  # the share of that time in which candidates race one another
 _MAKING = 0.5  # ranking schedules leaves this share of a region's time for making and racing kernels
-_EXPECTING = 0.1  # the share of the time left that scheduling one region ahead may take
-_CONFIRMING = 0.06  # the share of a region's time for the last race
-_RACE_S, _LONGER = 1.5, 3.0  # seconds of the last race, and how many times as long if in doubt
+_SCHEDULING = 0.1  # the share of the time left that scheduling one region ahead may take
+_CONFIRMING = 0.06  # the share of a region's time for the race with Inductor's code
+_RACE_S, _LONGER = 1.5, 3.0  # the most seconds of that race, and how many times as long if in doubt
 _NEAR_S = 1.0  # a result that comes so shortly before the deadline was cut short by it
 _TOO_SHORT_US = 12.0  # if Inductor's code is faster than this, a call costs as much as could be gained
 _NO_ROOM = 1.1  # within this many times the floor, Inductor's code leaves nothing to gain
 _LOOKING_S = 2.0  # seconds of search for cheaper graphs before a region counts as at the floor
 _CALL_US = 3.0  # what a call of Inductor's code of a region costs outside of a graph
-_APART = 1.4  # Inductor's code is slower by about this where eager PyTorch has one kernel for it
+_APART = 1.4  # Inductor's code takes about this many times as long where eager PyTorch has one kernel
 _NEAR = 1.5  # kernels also race eager PyTorch if it took at most this many times their time
 
 
 def even() -> float:
-    """Return the least speed that is no loss against a rival, for kernels that were faster before."""
+    """Return the least speed beside a rival that is no loss, for kernels that have won before."""
     return min(WIN, 1.0)
 
 
@@ -79,8 +81,7 @@ class RegionRace:
     def __init__(
         self, region: Region, target: Target, ledger: Ledger, *, known: Decision | None = None
     ) -> None:
-        self.region, self.target, self.ledger = region, target, ledger
-        self.options = ledger.options
+        self.region, self.target, self.ledger, self.options = region, target, ledger, ledger.options
         self.module, self.blank = region.subgraph.module, blank_of(region)
         self.inputs = RegionInputs(region, target, self.blank.flops)
         self.call_us = _CALL_US if target.torch_device == "cpu" else 0.0  # a GPU runs behind its calls
@@ -158,7 +159,7 @@ class RegionRace:
         """
         if self.settled or self.rival is None or mostly_attention(self.region.subgraph.piece):
             return
-        self.seconds = min(_EXPECTING * self.ledger.left_s, _MOST_S)
+        self.seconds = min(_SCHEDULING * self.ledger.left_s, _MOST_S)
         self.deadline = time.monotonic() + self.seconds
         with self.ledger.spending():
             try:
@@ -240,9 +241,8 @@ class RegionRace:
             return None
         self.ledger.searched += 1
         self.eager, self.fused = eager_module(self.region)
-        self.rival = Opponents(
-            self.module, self.inputs.copies, self.target, self.options.inductor, eager=self.eager
-        )
+        copies, inductor = self.inputs.copies, self.options.inductor
+        self.rival = Opponents(self.module, copies, self.target, inductor, eager=self.eager)
         self.before_us = self.rival.most_us
         if self.fused:  # Inductor's code may take longer
             self.before_us *= _APART
