@@ -17,7 +17,7 @@ from superopt.cache import Key, key_of, program_text, versions
 from superopt.candidates.floors import least_us
 from superopt.driver import SearchOptions, search
 from superopt.errors import SuperoptError
-from superopt.ir import Graph, Port
+from superopt.ir import Graph, Port, Program
 from superopt.ir import Region as ProgramRegion
 from superopt.rivals.aten import bytes_of, flops_of, operators_text, value_of
 from superopt.rivals.inductor import alone, settings_text
@@ -73,7 +73,7 @@ def region_of(subgraph: Subgraph, target: Target, ledger: Ledger) -> Region:
     traced = trace_algebra(subgraph, subgraph.example())
     goal = traced.program.regions[0].graph
     _check_results(subgraph, traced, goal)
-    key = _key_of(subgraph, traced, goal, target, ledger)
+    key = _key_of(subgraph, goal, traced.program, target, ledger)
     return Region(subgraph, traced, goal, traced.program.outputs, key, target.floor_us(goal) or 0.0)
 
 
@@ -92,15 +92,15 @@ def _check_results(subgraph: Subgraph, traced: Traced, goal: Graph) -> None:
         raise SuperoptError("its results do not depend on any tensor")
 
 
-def _key_of(subgraph: Subgraph, traced: Traced, goal: Graph, target: Target, ledger: Ledger) -> Key:
-    """Return the key of a region's decision, which names all that the decision depends on."""
+def _key_of(subgraph: Subgraph, goal: Graph, program: Program, target: Target, ledger: Ledger) -> Key:
+    """Return the key of all that the decision on a region depends on."""
     options = {
         "backend": RECORDS,
         "preset": ledger.options.preset,
         "verify": ledger.options.verify,
         "weights": ledger.options.weights,
         "inductor": settings_text(ledger.options.inductor),
-        "results": list(traced.program.outputs),
+        "results": list(program.outputs),
         "symbols": [str(torch.Size(one.shape)) for one in subgraph.example(_grown_sizes(subgraph))],
     }
     casts = [str(value.dtype) for value in map(value_of, subgraph.piece.nodes) if isinstance(value, Tensor)]
