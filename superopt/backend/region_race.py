@@ -10,7 +10,7 @@ from math import inf
 from torch import fx
 
 from superopt.backend.cache import keep
-from superopt.backend.checks.better import BETTER, choose_faster, decide_by_race, keep_nearer
+from superopt.backend.checks.better import choose_faster, decide_before_race, decide_by_race, keep_nearer
 from superopt.backend.checks.elsewhere import COMPILING_S, HOPELESS, slower_elsewhere
 from superopt.backend.checks.guarded import decide_or_leave, has_failed
 from superopt.backend.checks.inputs import RegionInputs
@@ -20,7 +20,6 @@ from superopt.backend.pieces import SOON, mostly_attention
 from superopt.backend.region import Region, blank_of, cheapest_us, floor_anew
 from superopt.backend.region_plan import RegionPlan, calling, kept_plan
 from superopt.candidates import RegionCandidates
-from superopt.candidates.candidate import are_steady, fastest_us, why_none
 from superopt.clock import Clock
 from superopt.errors import first_line
 from superopt.funnel import Limits, State, run_regions, write_regions
@@ -329,29 +328,8 @@ class RegionRace:
         """Return the decision on kernels that are made now, or why none of them may race the rivals."""
         scheduled, state = self._schedule(search)
         regions = run_regions(scheduled, state)
-        known = self._compare(regions)
+        known = decide_before_race(self.blank, regions, self._opponents, self._taken_us, WIN)
         return known if known.why else self._check_plan(known, regions, state)
-
-    def _compare(self, regions: Sequence[RegionCandidates]) -> Decision:
-        """Return the time of the kernels that the funnel leaves, or why none is fast enough to be checked."""
-        rival, known = self._opponents, self.blank
-        after = fastest_us(regions)
-        if after is None:
-            return replace(known, why=f"no kernels: {why_none(regions)}")
-        known = replace(known, after_us=after)
-        if after * WIN > rival.most_us:
-            told = f"{rival.most_us / after:.2f} times the speed of PyTorch as it is"
-            return replace(known, why=told, open=not are_steady(regions))
-        if 0 < HOPELESS * rival.least_us < after * WIN:
-            told = f"{rival.least_us / after:.2f} times the speed of the library calls alone"
-            return replace(known, before_us=rival.least_us, before_is_least=True, why=told)
-        chosen = [part.chosen for part in regions if part.chosen is not None]
-        if not chosen or len(chosen) < len(regions):
-            return replace(known, why=f"no kernels: {why_none(regions)}")
-        known = replace(known, after_us=(after := sum(one.us for one in chosen)))
-        if (best := self._taken_us) is not None and after * min(WIN, BETTER) > best:
-            return replace(known, why="no faster than before the search", open=not are_steady(regions))
-        return known
 
     def _check_plan(self, known: Decision, regions: Sequence[RegionCandidates], state: State) -> Decision:
         """Check the plan of the chosen kernels as the model calls it, and race it with the rivals."""

@@ -1,23 +1,58 @@
-"""Better: whether a plan of a region is surely faster than Inductor's code, or than the plan that it has."""
+"""Better: whether a region's kernels may be faster than Inductor's code, are so, or beat an earlier plan."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
+from superopt.backend.checks.elsewhere import HOPELESS
 from superopt.backend.decision import Decision
 from superopt.backend.region import Region
 from superopt.backend.region_plan import calling
+from superopt.candidates import RegionCandidates
+from superopt.candidates.candidate import are_steady, fastest_us, why_none
+from superopt.rivals.opponents import Opponents
 from superopt.targets import Target
 from superopt.tune import confirm
 from superopt.tune.measure import HeadToHead
 
-__all__ = ["BETTER", "choose_faster", "decide_by_race", "keep_nearer"]
+__all__ = ["BETTER", "choose_faster", "decide_before_race", "decide_by_race", "keep_nearer"]
 
 BETTER = 1.02
 """A new plan takes the place of an old one if it is this many times as fast."""
 
 _NEAR = 0.9  # kernels of at least this speed may still gain inside the whole graph
+
+
+def decide_before_race(
+    known: Decision,
+    regions: Sequence[RegionCandidates],
+    rival: Opponents,
+    taken_us: float | None,
+    win: float,
+) -> Decision:
+    """Return the time of the kernels that the funnel leaves, or why none is fast enough to be checked.
+
+    `taken_us` is the time of the plan that is taken so far, if any.
+    """
+    after_us = fastest_us(regions)
+    if after_us is None:
+        return replace(known, why=f"no kernels: {why_none(regions)}")
+    known = replace(known, after_us=after_us)
+    if after_us * win > rival.most_us:
+        told = f"{rival.most_us / after_us:.2f} times the speed of PyTorch as it is"
+        return replace(known, why=told, open=not are_steady(regions))
+    if 0 < HOPELESS * rival.least_us < after_us * win:
+        told = f"{rival.least_us / after_us:.2f} times the speed of the library calls alone"
+        return replace(known, before_us=rival.least_us, before_is_least=True, why=told)
+    chosen = [part.chosen for part in regions if part.chosen is not None]
+    if not chosen or len(chosen) < len(regions):
+        return replace(known, why=f"no kernels: {why_none(regions)}")
+    after_us = sum(one.us for one in chosen)
+    known = replace(known, after_us=after_us)
+    if taken_us is not None and after_us * min(win, BETTER) > taken_us:
+        return replace(known, why="no faster than before the search", open=not are_steady(regions))
+    return known
 
 
 def decide_by_race(known: Decision, raced: HeadToHead, plan: str, call_us: float, win: float) -> Decision:
