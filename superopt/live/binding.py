@@ -17,7 +17,7 @@ from superopt.live.watch import Watch, is_read_again, value_of
 from superopt.trace import trace
 from superopt.trace.traced import Traced
 
-__all__ = ["CHANGING", "Binding", "traced_alike"]
+__all__ = ["CHANGING", "Binding", "in_same_parts"]
 
 
 Function = Callable[..., Any]
@@ -67,33 +67,34 @@ class Binding:
         self._traces = 0
         self._states: dict[tuple[object, ...], list[_State]] = {}
         found = reach(function)
-        noted = self._noted(found, traced, traced)
-        self.watch: Watch | _Changing = self._taken(noted, found, found)
+        noted = self._note(found, traced, traced)
+        self.watch: Watch | _Changing = self._enter(noted, found, found)
 
     def same(self) -> bool:
         """Whether nothing has changed since the constants were found; takes about a microsecond."""
         return self.watch.same()
 
-    def renewed(self, inputs: tuple[Any, ...], name: str) -> Watch:
-        """Find the constants again; what watches them from now on is for the caller to put in place."""
+    def renew(self, inputs: tuple[Any, ...], name: str) -> Watch:
+        """Find the constants again, and return what watches them, which the caller puts in place."""
         found = reach(self._function)
         modes = {ask: ask() for ask in found.modes}
         if any(modes.values()):
-            return self._taken(_State(None, {}, (), _MODE), found, found, modes)
+            return self._enter(_State(None, {}, (), _MODE), found, found, modes)
         known = self._states.get(tuple(found.facts), [])
         state = next((one for one in known if _holds(one, found)), None)
         if state is not None:
-            return self._taken(state, found, found)
-        state = self._traced_again(found, inputs, name)
-        return self._taken(state, found, reach(self._function))  # tracing may have imported modules
+            return self._enter(state, found, found)
+        state = self._trace_again(found, inputs, name)
+        return self._enter(state, found, reach(self._function))  # tracing may have imported modules
 
-    def _taken(
+    def _enter(
         self,
         state: _State,
         found: Reached,
         watched: Reached,
         modes: Mapping[Callable[[], bool], bool] | None = None,
     ) -> Watch:
+        """Take over a state of the function, and return what watches it."""
         # The program with the tensors of now; None where the function became another program.
         self.traced: Traced | None = None
         self.why = state.why
@@ -104,7 +105,7 @@ class Binding:
         # Functions are traced where gradients are off, and out of inference mode.
         return Watch(watched, constants.values(), reads, modes or dict.fromkeys(watched.modes, False))
 
-    def _traced_again(self, found: Reached, inputs: tuple[Any, ...], name: str) -> _State:
+    def _trace_again(self, found: Reached, inputs: tuple[Any, ...], name: str) -> _State:
         if self._traces >= _TRACES:
             return _State(None, {}, (), f"what {name} reads besides its arguments changes too often")
         self._traces += 1
@@ -112,9 +113,9 @@ class Binding:
             traced = trace(self._function, *inputs, name=name, live=self._device)
         except SuperoptError as error:
             return _State(None, {}, (), str(error))
-        return self._noted(found, traced, traced_alike(traced, self._goals, self._program))
+        return self._note(found, traced, in_same_parts(traced, self._goals, self._program))
 
-    def _noted(self, found: Reached, traced: Traced, built: Traced | None) -> _State:
+    def _note(self, found: Reached, traced: Traced, built: Traced | None) -> _State:
         """Keep what was traced in a state, and how it was built if it was, for when it comes again."""
         places = {id(tensor): place for place, tensor in enumerate(found.tensors)}
         why = "" if built else "what it reads besides its arguments has changed, and the program with it"
@@ -142,8 +143,8 @@ class Binding:
         return all(only_plain((one,)) and one.device.type == self._device for one in tensors)
 
 
-def traced_alike(found: Traced, goals: Sequence[Graph], program: Program) -> Traced | None:
-    """Return what was traced in the parts of these goals, or None where it is another program than theirs."""
+def in_same_parts(found: Traced, goals: Sequence[Graph], program: Program) -> Traced | None:
+    """Return a traced program in the parts of these goals, or None where it is not the program of theirs."""
     names = {goal.name: None for goal in goals}
     parts = [find_parts(release_shifts(region.graph), names) or [] for region in found.program.regions]
     if [goal for some in parts for goal in some] != list(goals):

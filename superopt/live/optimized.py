@@ -141,7 +141,7 @@ class Optimized:
         configs = [config for one in result.regions if one.chosen for config in one.chosen.configs]
         self._modes = Modes(tf32=self._is_ours and in_tf32(configs))
         self._forget_calls()
-        self._rival = None if self._is_ours or function is None else self._chosen()
+        self._rival = None if self._is_ours or function is None else self._winning_function()
         # The code of torch.compile, if that has won, looks at all that it reads, but for hooks.
         self._hooks = None if function is None or self._rival in (None, function) else HookWatch(function)
         self._lock = RLock()  # held by a thread that looks at the function again
@@ -198,7 +198,7 @@ class Optimized:
         """Forget all calls but calls like the first one, since the function's tensors have changed."""
         self._modes.look_at_requires_grad(always=self.traced.depends_on_requires_grad)
         built = signature(self.inputs, self.target.torch_device)
-        self._programs: dict[object, Function] = {built: self._chosen()}
+        self._programs: dict[object, Function] = {built: self._winning_function()}
         self._calls = Calls()  # set last; other threads that are at work note what they make in the old one
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
@@ -208,11 +208,11 @@ class Optimized:
             return self.original(*inputs, **named)
         ready = self._calls.latest
         if ready is None or named or len(inputs) != len(self.inputs) or not self._serves(ready, inputs):
-            return self._call_in_any_mode(inputs, named)
+            return self._call_anew(inputs, named)
         return ready.run(*inputs)
 
     def _serves(self, ready: Ready, inputs: tuple[Any, ...]) -> bool:
-        """Whether a call like the latest one can be computed like it, with as few looks as can be."""
+        """Whether a call can be computed like the latest one; it looks at as little as it can."""
         modes, binding = self._modes, self._binding
         return (
             ready.forms.alike(*inputs)
@@ -224,8 +224,8 @@ class Optimized:
             and not self._runs_original
         )
 
-    def _call_in_any_mode(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """Compute what the original does, whatever is new since the latest call."""
+    def _call_anew(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Compute what the original does in a call that is not like the latest one."""
         modes = self._modes
         if modes.forbid_kernels():
             return self.original(*inputs, **named)
@@ -233,7 +233,7 @@ class Optimized:
             theirs = self._rival if self._hooks is None or self._hooks.same() else self.original
             return theirs(*inputs, **named)
         if modes.autocast():
-            return self._original(inputs, named, _AUTOCAST)
+            return self._run_original(inputs, named, _AUTOCAST)
         watch = self._watch()
         if self._runs_original:
             return self.original(*inputs, **named)
@@ -252,15 +252,15 @@ class Optimized:
         except (AttributeError, RuntimeError, TypeError):  # some arguments are no tensors, or have no strides
             # A function may go by the order of keys; a program without its function goes by their names.
             if self.function is not None and in_other_order(self.inputs, inputs):
-                return self._original(inputs, {}, _ORDER)
+                return self._run_original(inputs, {}, _ORDER)
             return self._call_anything(in_built_order(self.inputs, inputs), watch)
         if modes.gradients() and self.wants_gradients(inputs):
-            return self._original(inputs, {}, self._modes.why_gradients)
+            return self._run_original(inputs, {}, self._modes.why_gradients)
         try:
-            run = ready.run if ready else self._call_for(calls, key, inputs, threads)
+            run = ready.run if ready else self._prepare_call(calls, key, inputs, threads)
             return run(*inputs) if self._is_current(watch) else self.original(*inputs)
         except CodegenError as error:  # kernels for other strides are compiled when these come
-            return self._without_kernels(inputs, error)
+            return self._run_original_from_now_on(inputs, error)
         except RuntimeError:
             if only_plain(inputs):
                 raise
@@ -270,14 +270,14 @@ class Optimized:
         """Compute what the original does on arguments of any form."""
         tensors = tensors_of(inputs)
         if self._modes.gradients() and self.wants_gradients(tensors):
-            return self._original(inputs, {}, self._modes.why_gradients)
+            return self._run_original(inputs, {}, self._modes.why_gradients)
         if not only_plain(tensors):
             return self.original(*inputs)
         try:
             program = self._program(inputs)
             return program(*inputs) if self._is_current(watch) else self.original(*inputs)
         except CodegenError as error:
-            return self._without_kernels(inputs, error)
+            return self._run_original_from_now_on(inputs, error)
 
     def wants_gradients(self, tensors: Iterable[Any]) -> bool:
         """Whether a tensor among the arguments, or one that the function holds, wants a gradient."""
@@ -287,7 +287,7 @@ class Optimized:
         held = self.traced.constants
         return bool(held) and any(one.requires_grad for one in held.values())
 
-    def _original(self, inputs: tuple[Any, ...], named: Mapping[str, Any], why: str) -> Any:
+    def _run_original(self, inputs: tuple[Any, ...], named: Mapping[str, Any], why: str) -> Any:
         """Run the original function, and say why once."""
         if not self._said_why and self._is_ours:
             self._said_why = True
@@ -296,7 +296,7 @@ class Optimized:
         return self.original(*inputs, **named)
 
     def _watch(self) -> object:
-        """Return what watches the function, once it is looked at again where it must be."""
+        """Return what watches the function, after another look at it where something has changed."""
         if (binding := self._binding) is None:
             return None
         watch = binding.watch
@@ -312,7 +312,7 @@ class Optimized:
             if binding.same():  # another thread has looked
                 return binding.watch
             binding.watch = CHANGING  # set first: other threads see that what they read may change
-            watch = binding.renewed(self.inputs, self._name)
+            watch = binding.renew(self.inputs, self._name)
             if binding.traced is not None:
                 log.info("%s: the function reads other tensors now, and so do its kernels", self._name)
                 self.traced = binding.traced
@@ -337,8 +337,8 @@ class Optimized:
             log.warning("%s: %s; the original function runs", self._name, why)
         self._why_nothing_kept, self._runs_original = why, True
 
-    def _call_for(self, calls: Calls, key: object, inputs: tuple[Any, ...], threads: int) -> Function:
-        """Return what computes inputs like these, and note it."""
+    def _prepare_call(self, calls: Calls, key: object, inputs: tuple[Any, ...], threads: int) -> Function:
+        """Return a function that computes inputs like these, and keep it for the calls that follow."""
         ready = calls.ready.get(key)
         if ready is None:
             if not only_plain(inputs):
@@ -355,7 +355,7 @@ class Optimized:
         """Return the program for inputs of these sizes."""
         key, programs = signature(inputs), self._programs
         if (program := programs.get(key)) is None:
-            program = programs[key] = self._program_for(inputs)
+            program = programs[key] = self._make_program(inputs)
         return program
 
     # -- other sizes
@@ -365,15 +365,15 @@ class Optimized:
         """Whether kernels of ours are what runs."""
         return self.winner == "superopt" and self.fused is not None
 
-    def _chosen(self) -> Function:
+    def _winning_function(self) -> Function:
         if self.winner == "superopt" and self.fused is not None:
             return self.fused
         if self.winner != EAGER.name and self.winner in PEERS and self._compiled is not None:
             return self._compiled
         return self.original
 
-    def _program_for(self, inputs: tuple[Any, ...]) -> Function:
-        """Return what computes inputs of sizes that did not come before."""
+    def _make_program(self, inputs: tuple[Any, ...]) -> Function:
+        """Return a function that computes inputs of sizes that did not come before."""
         try:
             check_arguments(self.inputs, inputs, self.target.torch_device, self._name)
         except InputError as error:
@@ -384,20 +384,20 @@ class Optimized:
         if not self._is_ours and traced is not None:
             return assemble(traced, {})
         if traced is None:
-            return self._left_to_original(inputs, "another program")
+            return self._original_because(inputs, "another program")
         try:
-            served = self._others.served(Call(inputs, traced, self.original, self.options))
-            program = assemble(traced, served.kernels)
+            sized = self._others.serve(Call(inputs, traced, self.original, self.options))
+            program = assemble(traced, sized.kernels)
             program(*inputs)
-            if compared or served.unsure:
+            if compared or sized.unsure:
                 check_floats(self.original, program, inputs, self.options.seed)
         except Exception as error:  # a compiler or a driver may raise anything
-            return self._original_instead(inputs, error)
-        if served.made:
-            log.info("%s: kernels for %s: %s", self._name, described(inputs), ", ".join(served.made))
+            return self._original_after_error(inputs, error)
+        if sized.made:
+            log.info("%s: kernels for %s: %s", self._name, described(inputs), ", ".join(sized.made))
         return program
 
-    def _original_instead(self, inputs: tuple[Any, ...], error: Exception) -> Function:
+    def _original_after_error(self, inputs: tuple[Any, ...], error: Exception) -> Function:
         """Return the original function for inputs for which no kernels can be made, and say so."""
         reason = first_line(error)
         log.warning("%s: the original function runs for %s: %s", self._name, described(inputs), reason)
@@ -406,13 +406,13 @@ class Optimized:
             return self.function
         return assemble(self._traced_at(inputs)[0] or self.traced, {})
 
-    def _without_kernels(self, inputs: tuple[Any, ...], error: CodegenError) -> Any:
+    def _run_original_from_now_on(self, inputs: tuple[Any, ...], error: CodegenError) -> Any:
         """Run the original function, now and whenever inputs of these sizes and strides come."""
-        self._programs[signature(inputs)] = run = self._original_instead(inputs, error)
+        self._programs[signature(inputs)] = run = self._original_after_error(inputs, error)
         self._calls = Calls()
         return run(*inputs)
 
-    def _left_to_original(self, inputs: tuple[Any, ...], why: str) -> Function:
+    def _original_because(self, inputs: tuple[Any, ...], why: str) -> Function:
         """Return the original function for inputs that kernels do not serve; warn of it the first time."""
         level = logging.INFO if self.elsewhere or not self._is_ours else logging.WARNING
         self.elsewhere[described(inputs)] = why
@@ -421,7 +421,7 @@ class Optimized:
 
     def _original_or_error(self, inputs: tuple[Any, ...], error: InputError) -> Function:
         """Return the original for arguments that it was not built for; where it fails, so does this."""
-        return failing_with(self._left_to_original(inputs, str(error).removeprefix(f"{self._name}: ")), error)
+        return failing_with(self._original_because(inputs, str(error).removeprefix(f"{self._name}: ")), error)
 
     @property
     def _name(self) -> str:

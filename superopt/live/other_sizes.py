@@ -18,7 +18,7 @@ from superopt.targets import Kernel, Target
 from superopt.trace.traced import Traced
 from superopt.verify.floats.compare import compare_floats
 
-__all__ = ["Call", "OtherSizes", "Served", "check_floats"]
+__all__ = ["Call", "OtherSizes", "SizeKernels", "check_floats"]
 
 _PROOFS_S = 2.0  # the most seconds that a call at new sizes spends on proofs, of all its regions
 
@@ -34,7 +34,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Served:
+class SizeKernels:
     """The kernels of a program at some sizes."""
 
     kernels: dict[str, Kernel] = field(default_factory=dict)
@@ -59,10 +59,10 @@ class OtherSizes:
         self._made: dict[object, Kernel] = {}
         self._proofs = SizeProofs()
 
-    def served(self, call: Call) -> Served:
+    def serve(self, call: Call) -> SizeKernels:
         """Return the kernels for a call; InputError where a graph is another function at its sizes."""
         end = perf_counter() + _PROOFS_S
-        found = Served()
+        found = SizeKernels()
         goals = {one.graph.name: one.graph for one in call.traced.program.regions}
         chosen = [(one.goal, one.chosen) for one in self._regions if one.chosen is not None]
         for built, candidate in chosen:  # all proofs come first: compilers take longer
@@ -81,7 +81,7 @@ class OtherSizes:
             raise InputError(f"the graph of {goal.name} is equal only at the sizes it was built for")
         return verdict.equal
 
-    def _kernel(self, goal: Graph, chosen: Candidate, call: Call, found: Served) -> Kernel:
+    def _kernel(self, goal: Graph, chosen: Candidate, call: Call, found: SizeKernels) -> Kernel:
         """Return the kernel of a region for the sizes of a call, made where there is none yet."""
         mugraph = mugraph_for(chosen.mugraph, resized(chosen.run, goal.sizes))
         place = bucket(mugraph)
@@ -91,7 +91,7 @@ class OtherSizes:
         if key not in self._made:
             tuned = call.options.retune
             found.made.append(f"{goal.name} by {'tuned' if tuned else 'default'} configurations")
-            kernel = self._retuned(goal, chosen, mugraph, call) if tuned else None
+            kernel = self._retune(goal, chosen, mugraph, call) if tuned else None
             if kernel is None:
                 made = self._target.make(mugraph, self._target.default_configs(mugraph))
                 kernel = as_kernel(goal, chosen, made)
@@ -99,7 +99,7 @@ class OtherSizes:
             self._on_made(kernel)
         return self._made[key]
 
-    def _retuned(self, goal: Graph, chosen: Candidate, mugraph: MuGraph, call: Call) -> Kernel | None:
+    def _retune(self, goal: Graph, chosen: Candidate, mugraph: MuGraph, call: Call) -> Kernel | None:
         """Return the kernel of a candidate in the best of the configurations that are raced for its sizes.
 
         They round like the default ones or like those that were checked in floats, as no check follows here.

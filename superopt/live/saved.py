@@ -10,7 +10,7 @@ from superopt.candidates.candidate import SCHEDULED, Candidate, RegionCandidates
 from superopt.candidates.proof import prove_by_graph
 from superopt.errors import InputError, SuperoptError
 from superopt.funnel.assembly import as_kernel
-from superopt.live.binding import traced_alike
+from superopt.live.binding import in_same_parts
 from superopt.live.optimized import Optimized
 from superopt.options import OptimizeOptions
 from superopt.result.codec import read_result, tree_of, value_of
@@ -96,7 +96,7 @@ def trace_again(
     if function is None:
         return _alone(result, place)
     found = found or trace(function, *result.inputs, name=result.name, live=result.target.torch_device)
-    traced = traced_alike(found, [one.goal for one in result.regions], result.program)
+    traced = in_same_parts(found, [one.goal for one in result.regions], result.program)
     if traced is None:
         raise InputError(f"{place}: the given function is not the one that this result was made for")
     return traced

@@ -355,7 +355,7 @@ def test_another_thread_looks_while_a_call_begins(build, monkeypatch) -> None:
     held.table = torch.randn(8)
     x = torch.randn(4, 8)
     watched = build(lambda x: (x * held.table).tanh(), x)
-    call_for = Optimized._call_for
+    prepare_call = Optimized._prepare_call
 
     def called() -> None:
         held.table = torch.randn(8)
@@ -364,8 +364,8 @@ def test_another_thread_looks_while_a_call_begins(build, monkeypatch) -> None:
     def late(*given: Any) -> Any:
         monkeypatch.undo()
         in_another_thread(called)
-        return call_for(*given)
+        return prepare_call(*given)
 
-    monkeypatch.setattr(Optimized, "_call_for", late)
+    monkeypatch.setattr(Optimized, "_prepare_call", late)
     torch.testing.assert_close(watched.best(x), watched.best.function(x))
     watched.ours(x)

@@ -151,8 +151,8 @@ def test_a_call_like_the_latest_one_looks_no_further_but_under_modes(
     mixed: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far: list[bool] = []
-    slow = Optimized._call_in_any_mode
-    monkeypatch.setattr(Optimized, "_call_in_any_mode", lambda *given: far.append(True) or slow(*given))
+    slow = Optimized._call_anew
+    monkeypatch.setattr(Optimized, "_call_anew", lambda *given: far.append(True) or slow(*given))
 
     def looks_further(*given: Any) -> bool:
         far.clear()
