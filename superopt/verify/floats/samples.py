@@ -164,7 +164,9 @@ def sample(
     def draw(value: Any) -> Any:
         nonlocal count
         if not isinstance(value, Tensor):
-            return value if (found := parts_of(value)) is None else found[1]([draw(one) for one in found[0]])
+            return (
+                value if (found := take_apart(value)) is None else found[1]([draw(one) for one in found[0]])
+            )
         position, count = count, count + 1
         made = partial(numbers, position)
         return _once(made, value) if number % 2 == 0 else made(value)
