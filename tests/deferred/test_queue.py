@@ -60,8 +60,8 @@ def test_what_waits_is_decided_with_products_of_a_cpu_as_they_were(
 ) -> None:
     """Before: with those of the program that works it off."""
     seen: list[dict[str, str]] = []
-    outcome = work.Outcome("", "", False, True, "")
-    monkeypatch.setattr(work, "_worked_off", lambda *given: seen.append(rounded_products()) or outcome)
+    attempt = work.Attempt("", "", False, True, "")
+    monkeypatch.setattr(work, "_worked_off", lambda *given: seen.append(rounded_products()) or attempt)
     wanted = {"matmul": "bf16"}
     with rounding_products(wanted):
         [one] = regions(mlp, *MLP)
