@@ -41,6 +41,7 @@ from superopt.ir.mugraph import (
     check_mugraph,
     fuse,
     is_matmul,
+    kernels_apart,
     parse_mugraph,
     print_mugraph,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "fuse",
     "growths",
     "is_matmul",
+    "kernels_apart",
     "live_graph",
     "made_from",
     "mask_values",

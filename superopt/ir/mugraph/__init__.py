@@ -1,8 +1,9 @@
 """MuGraphs: how a graph runs, as kernels; their rules, their text form, and the default schedule."""
 
+from superopt.ir.mugraph.apart import kernels_apart
 from superopt.ir.mugraph.check import check_mugraph
 from superopt.ir.mugraph.facts import FusionChoices
-from superopt.ir.mugraph.fusion import fuse
+from superopt.ir.mugraph.fusion import fuse, leaving_products
 from superopt.ir.mugraph.kernels import (
     Block,
     Call,
@@ -43,6 +44,8 @@ __all__ = [
     "fuse",
     "is_called",
     "is_matmul",
+    "kernels_apart",
+    "leaving_products",
     "parse_mugraph",
     "print_mugraph",
     "running_path",

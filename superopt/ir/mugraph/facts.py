@@ -25,6 +25,7 @@ class FusionChoices:
     whole: frozenset[str] = frozenset()  # axes that stay whole inside a tile where they are short enough
     repeated: bool = False  # programs along an axis may all compute what only the first of them stores
     held: int = _HELD  # positions of whole axes that a tile may have, where a kernel can end earlier
+    late: bool = False  # products that leave, and that nothing else reads, come after all else
 
 
 class Facts:

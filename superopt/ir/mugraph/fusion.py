@@ -19,7 +19,7 @@ from superopt.ir.mugraph.facts import Facts, FusionChoices
 from superopt.ir.mugraph.kernels import Call, Kernel, MuGraph, Split, Tile, walk
 from superopt.ir.mugraph.library import convolution_of
 
-__all__ = ["fuse"]
+__all__ = ["fuse", "leaving_products"]
 
 # The reductions whose partial results each of these may combine.
 _PARTS = {"sum": ("sum", "contract"), "max": ("max",)}
@@ -45,6 +45,8 @@ def fuse(
     facts = Facts(graph, tuple(splits), online, choices)
     rounds = _rounds(graph, splits, joined=choices.joined)
     order = [value for value in needed_order(graph) if not facts.tensorless[value]]
+    if choices.late:
+        order.sort(key=leaving_products(graph).__contains__)
     kernels: list[Kernel] = []
     called = {value for value in order if library(graph, value)}
     slid = _slid_over(graph, facts, called)
@@ -77,6 +79,13 @@ def fuse(
             assert block is not None
             kernels.append(block)
     return check_mugraph(MuGraph(graph, tuple(kernels), tuple(splits)))
+
+
+def leaving_products(graph: Graph) -> frozenset[int]:
+    """Return the products that leave a graph and that no step reads."""
+    read = {i for step in graph.steps for i in step.inputs}
+    leaving = {output.value for output in graph.outputs} - read
+    return frozenset(value for value, step in graph.numbered if value in leaving and step.op == "contract")
 
 
 def _slid_over(graph: Graph, facts: Facts, called: Collection[int]) -> dict[int, int]:
