@@ -40,6 +40,7 @@ from superopt.result.result import OpenAxes, Result
 from superopt.rivals.ahead import Ahead
 from superopt.rivals.final import FinalRace, copies_of, final_race, withdraw
 from superopt.rivals.rivals import EAGER, Function, products_of
+from superopt.schedule import Room
 from superopt.targets import Target, pick_target
 from superopt.trace import trace
 from superopt.trace.traced import Traced
@@ -151,11 +152,12 @@ def candidates_of(
     clock: Clock,
     cache: Cache | None = None,
     late: Callable[[], bool] = lambda: False,
+    room: Room | None = None,
 ) -> tuple[list[RegionCandidates], Search | None]:
     """Return the ways to run every region, ranked by cost, and the search unless an earlier one found them.
 
     An earlier search may have been for another target, or with other options; it comes from `cache`.
-    No more ways than necessary are tried once it is `late`.
+    No more ways than necessary are tried once it is `late`. A program of one region may have limited `room`.
     """
     with clock.phase("recall"):
         goals = recall_search(cache, program, options.searching) if cache else None
@@ -169,9 +171,12 @@ def candidates_of(
     with clock.phase("schedule"):
         entering = {port.name for port in program.inputs}
         most, weights = options.graphs, options.weights
+        rooms = room.of_parts([goal for goal, _ in goals], program.outputs) if room else [None] * len(goals)
         ways = [
-            schedules(goal, graphs, target, graphs=most, weights=weights, entering=entering, late=late)
-            for goal, graphs in goals
+            schedules(
+                goal, graphs, target, graphs=most, weights=weights, entering=entering, late=late, room=beside
+            )
+            for (goal, graphs), beside in zip(goals, rooms, strict=True)
         ]
         return ways, found
 

@@ -143,6 +143,10 @@ def why_none(regions: Sequence[RegionCandidates]) -> str:
             for one in part.candidates:
                 if part.chosen is None and one.fate.kind in kinds:
                     return str(one.fate)
+    refused = (one for part in regions if not part.candidates for one in reversed(part.dropped))
+    for lost in refused:
+        if lost.fate.kind is Kind.REFUSED:
+            return str(lost.fate)
     return "none could be made"
 
 

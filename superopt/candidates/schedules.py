@@ -8,8 +8,8 @@ from superopt.candidates.magnitudes import out_of_range
 from superopt.candidates.steady import cancelling
 from superopt.driver import Found
 from superopt.fate import Fate, Kind
-from superopt.ir import Graph, Split
-from superopt.schedule import Dropped, rank
+from superopt.ir import Graph, MuGraph, Split
+from superopt.schedule import Dropped, Room, rank
 from superopt.schedule.unrolled import unrolled
 from superopt.targets import Target
 from superopt.verify.verdict import combined
@@ -51,10 +51,12 @@ def schedules(
     weights: Weights = "live",
     entering: Collection[str] = (),
     late: Callable[[], bool] = lambda: False,
+    room: Room | None = None,
 ) -> RegionCandidates:
     """Return the best ways to run the best graphs of a region on a target, and why others are dropped.
 
-    Once it is `late`, only the first way that fits is tried for each graph.
+    Once it is `late`, only the first way that fits is tried for each graph. No way takes more memory than
+    there is `room` for.
 
     Twice as many ways are kept as graphs are tried, the original graph among them; as many as graphs where
     estimates are times. Where tensors are made of weights once, some ways do without: what is made may be
@@ -72,10 +74,10 @@ def schedules(
     ]
     first += _rewritten(tried, weights, target)
     if not any(way.once for way in first):
-        best = _ranked(goal, first, target, keep, late)
+        best = _ranked(goal, first, target, keep, late, room)
         return replace(best, dropped=(*best.dropped, *unsteady))
-    best = _ranked(goal, first, target, keep, late)
-    live = _ranked(goal, whole, target, min(_LIVE, keep), late, mark=", weights live")
+    best = _ranked(goal, first, target, keep, late, room)
+    live = _ranked(goal, whole, target, min(_LIVE, keep), late, room, mark=", weights live")
     known = {str(one.mugraph) for one in best.candidates}
     others = [one for one in live.candidates if str(one.mugraph) not in known]
     return replace(
@@ -147,13 +149,22 @@ def _ranked(
     target: Target,
     keep: int,
     late: Callable[[], bool],
+    room: Room | None,
     *,
     mark: str = "",
 ) -> RegionCandidates:
     """Return the best of some ways; a mark tells their names and ids from those of other ways."""
-    ranked = rank(ways, target.cost_device(), keep=keep, misfit=target.misfit, late=late)
-    candidates = []
+
+    def misfit(mugraph: MuGraph) -> str | None:
+        return target.misfit(mugraph) or (None if room is None else room.misfit(mugraph))
+
+    ranked = rank(ways, target.cost_device(), keep=keep, misfit=misfit, late=late)
+    candidates, crowded = list[Candidate](), list[Dropped]()
     for one in ranked.kept:
+        # Where nothing fits, a default schedule is kept, since a device may be guessed wrong; memory is not.
+        if room is not None and (why := room.misfit(one.mugraph)):
+            crowded.append(Dropped(one.id, one.name, Fate("schedule", Kind.REFUSED, why)))
+            continue
         way = ways[one.number - 1]
         candidates.append(
             Candidate(

@@ -8,6 +8,17 @@
 """
 
 from superopt.schedule.recipe import Recipe
+from superopt.schedule.room import Room
 from superopt.schedule.search import Dropped, FoundGraph, Scheduled, Schedules, explored, rank, schedules
 
-__all__ = ["Dropped", "FoundGraph", "Recipe", "Scheduled", "Schedules", "explored", "rank", "schedules"]
+__all__ = [
+    "Dropped",
+    "FoundGraph",
+    "Recipe",
+    "Room",
+    "Scheduled",
+    "Schedules",
+    "explored",
+    "rank",
+    "schedules",
+]

@@ -15,7 +15,7 @@ from superopt.ir import (
     tensorless_values,
     value_axes,
 )
-from superopt.ir.mugraph import is_called, walk
+from superopt.ir.mugraph import is_called, leaving_products, walk
 from superopt.schedule.recipe import Prepared, Recipe
 
 __all__ = ["Refused", "matmuls_of", "moves_from", "shapes_of", "splits_from"]
@@ -47,7 +47,7 @@ def matmuls_of(graph: Graph) -> frozenset[int]:
 
 
 def shapes_of(ready: Prepared) -> list[Recipe]:
-    """Return the recipes to start from: with shifts that run or wait, with reductions joined or not."""
+    """Return the recipes to start from: with shifts that run or wait, reductions joined, products late."""
     graph = ready.graph
     made = [Recipe()]
     steps = [(step, graph.step_of(step.inputs[0])) for step in graph.steps if step.op in ("sum", "max")]
@@ -55,6 +55,8 @@ def shapes_of(ready: Prepared) -> list[Recipe]:
         made.append(Recipe(joined=True))
     if any(step.op == "max" for step in graph.steps):
         made += [replace(one, online=False) for one in made]
+    if len(graph.outputs) > 1 and leaving_products(graph):
+        made += [replace(one, late=True) for one in made]
     return made
 
 

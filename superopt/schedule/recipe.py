@@ -39,6 +39,7 @@ class Recipe(FusionChoices):
         flags = (
             not self.online,
             self.joined,
+            self.late,
             self.repeated,
             self.wide,
             self.tile != _TILE,
@@ -130,6 +131,8 @@ def recipe_name(start: str, recipe: Recipe, graph: Graph, matmuls: frozenset[int
         name += ", two passes"
     if recipe.joined:
         name += ", reductions joined"
+    if recipe.late:
+        name += ", results late"
     if recipe.tile != _TILE:
         name += ", wide grid" if recipe.tile > _TILE else ", narrow grid"
     if recipe.wide:

@@ -235,7 +235,8 @@ class _Explorer:
         self.name = name or f"graph {number}"
         self.number = number
         self.rules = rules
-        self.unfit: Scheduled | None = None  # the default schedule, if it does not fit the device
+        self.unfit: dict[Recipe, Scheduled] = {}  # the default and other shapes that do not fit the device
+        self.shapes: tuple[Recipe, ...] = ()  # the recipes that all others are changes of
         self.ready: dict[tuple[tuple[str, int], ...], Prepared | GraphError] = {}
         self.tried: set[Recipe] = set()
         self.seen: dict[object, str | None] = {}  # why a muGraph does not fit, by the choices that make it
@@ -264,13 +265,12 @@ class _Explorer:
         """Try the default and other shapes, with their reduced axes whole and in parts."""
         ready = self._prepared(())
         assert isinstance(ready, Prepared)
-        for shape in shapes_of(ready):
+        self.shapes = tuple(shapes_of(ready))
+        for shape in self.shapes:
             one = self._try(shape)
             if one is not None and one.recipe.online:
                 self._split(one)
-        if not self.made:
-            assert self.unfit is not None
-            self.made[self.unfit.recipe] = self.unfit
+        self.made = self.made or {**self.unfit}  # what fits may be a change of any of them
 
     def change(self) -> None:
         """Change the best recipes, and then the best results once more."""
@@ -292,8 +292,8 @@ class _Explorer:
                     self._try(recipe)
                 if round_number or len(one.recipe.splits) == 1:
                     self._split(one)
-        if self.unfit is not None and len(self.made) > 1:
-            self.made.pop(self.unfit.recipe, None)
+        fitting = {recipe: one for recipe, one in self.made.items() if recipe not in self.unfit}
+        self.made = fitting or {self.default.recipe: self.default}
         if self.untried:
             name = f"{self.name}, changed further"
             why = f"{self.untried} more schedules were not tried"
@@ -359,8 +359,8 @@ class _Explorer:
             return self.made[recipe]
         if not known:
             self._drop(recipe, ready, reason)
-        if replace(recipe, held=Recipe().held) == Recipe():
-            self.unfit = self._scheduled(recipe, ready, mugraph)
+        if replace(recipe, held=Recipe().held) in self.shapes:
+            self.unfit[recipe] = self._scheduled(recipe, ready, mugraph)
         smaller = next((held for held in _SMALLER if held < recipe.held), None)
         return None if smaller is None else self._try(replace(recipe, held=smaller))
 

@@ -1,0 +1,92 @@
+"""Room: how many bytes a region may hold at once where the peak memory of its program must not grow."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from superopt.dtypes import DTYPES
+from superopt.ir import Graph, MuGraph, Port, value_axes
+
+__all__ = ["Room"]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The bytes that a region may hold: inputs that nobody reads later, results, and all between these.
+
+    Of the inputs only those are counted that are `ending`, which may be let go after their last reader.
+    """
+
+    bytes: int
+    ending: frozenset[str] = frozenset()  # the names of these inputs
+
+    def least_bytes(self, goal: Graph) -> int:
+        """Return the bytes that any kernels of a goal hold: all its ending inputs first, its results last."""
+        first = sum(_bytes(goal, port) for port in goal.inputs if port.name in self.ending)
+        return max(first, sum(_bytes(goal, output.port) for output in goal.outputs))
+
+    def misfit(self, mugraph: MuGraph) -> str | None:
+        """Return why the kernels of a muGraph have no room, or None where they have.
+
+        They may be called one by one, so that memory is let go between them.
+        """
+        most = self.most_bytes(mugraph)
+        if most <= self.bytes:
+            return None
+        return f"it would hold {most / 2**20:.1f} MB where there is room for {self.bytes / 2**20:.1f}"
+
+    def most_bytes(self, mugraph: MuGraph) -> int:
+        """Return the most bytes that the kernels of a muGraph hold at once."""
+        graph, kernels = mugraph.graph, mugraph.kernels
+        loads = [mugraph.loads(kernel) for kernel in kernels]
+        last = {value: at for at, values in enumerate(loads) for value in values}
+        rounded, axes, sizes = dict(mugraph.rounded), value_axes(graph), graph.sizes
+        changes = [0] * (
+            len(kernels) + 1
+        )  # how many bytes more are held by each kernel than by the one before
+        for value, port in enumerate(graph.inputs):
+            if port.name in self.ending:
+                changes[0] += _bytes(graph, port)
+                changes[last.get(value, 0) + 1] -= _bytes(graph, port)
+        for at, kernel in enumerate(kernels):
+            for value in mugraph.stores(kernel):
+                dtype = rounded.get(value, "f32")
+                leaving = [output.port for output in graph.outputs if output.value == value]
+                changes[at] += sum(_bytes(graph, port) for port in leaving)
+                if value in last and not any(_is_plain(port, dtype) for port in leaving):
+                    size = prod(sizes[axis] for axis in axes[value]) * DTYPES[dtype].bytes
+                    changes[at] += size
+                    changes[last[value] + 1] -= size
+        held = most = 0
+        for change in changes[:-1]:
+            held += change
+            most = max(most, held)
+        return most
+
+    def of_parts(self, goals: Sequence[Graph], results: Collection[str]) -> "list[Room]":
+        """Return the room of each part of a region, without what lies in memory for other parts meanwhile."""
+        reads = [{port.name for port in goal.inputs} for goal in goals]
+        sizes = {port.name: _bytes(goal, port) for goal in goals for port in _ports(goal)}
+        found, made = list[Room](), set[str]()
+        for at, goal in enumerate(goals):
+            later = set[str]().union(*reads[at + 1 :])
+            going = (self.ending | made) - {*results}
+            waiting = (going & later) | (made & {*results})
+            taken = sum(sizes[name] for name in waiting)
+            found.append(Room(self.bytes - taken, frozenset(going & reads[at] - later)))
+            made |= {output.port.name for output in goal.outputs}
+        return found
+
+
+def _ports(goal: Graph) -> Iterable[Port]:
+    yield from goal.inputs
+    yield from (output.port for output in goal.outputs)
+
+
+def _bytes(graph: Graph, port: Port) -> int:
+    return prod(graph.shape(port)) * DTYPES[port.dtype].bytes
+
+
+def _is_plain(port: Port, dtype: str) -> bool:
+    """Whether later kernels read a result as it leaves."""
+    return port.dtype == dtype and port.strides is None and all(len(dim) == 1 for dim in port.dims)
