@@ -38,6 +38,7 @@ class Decision:
     floor_us: float | None = None  # the least time that its bytes and its arithmetic take, by the cost model
     verdict: str = ""
     plan: str | None = None  # also where kernels came near Inductor's code, but are not taken
+    apart: bool = False  # whether a graph calls the plan's kernels one by one, to let go of memory between
     recalled: bool = False
     open: bool = False  # time ran out: a run with more time may decide otherwise
     final: bool = False  # decided with a large budget of its own, and not tried again

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from superopt.backend.budget import decisions_of
 from superopt.backend.cache import epoch
+from superopt.backend.checks.room import in_their_rooms
 from superopt.backend.checks.verdict import Taken
 from superopt.backend.checks.whole import Stay, WholeRace, offered_of
 from superopt.backend.cut import Cut, device_of
@@ -24,7 +25,7 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.mode import mode_of
 from superopt.backend.deferred.queue import bound_queue, defer_graph
 from superopt.backend.region import RECORDS, Region
-from superopt.backend.region_plan import REGION, calls_directly, plan_of
+from superopt.backend.region_plan import REGION, RegionPlan, calls_directly, kept_plan, plan_of
 from superopt.cache import Key, versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
@@ -120,14 +121,14 @@ class RegionPass(CustomGraphPass):
         regions: list[Region] = []
 
         def read() -> Iterator[Region]:
-            for region in cut.regions():
+            for region in in_their_rooms(graph, cut.regions(), race.replaced, target, self.ledger):
                 regions.append(region)
                 yield region
 
+        race = WholeRace(graph, target, self.ledger, lambda *given: replace_all(*given), weights)
         found = decisions_of(read(), target, self.ledger, warm_up)
         waiting = {digest: self.ledger.pending[digest] for digest in found if digest in self.ledger.pending}
         decided = [(region, found[region.key.digest]) for region in regions]
-        race = WholeRace(graph, target, self.ledger, lambda *given: replace_all(*given), weights)
         stay = race.kept(offered_of(decided))
         self._note_waiting(waiting, race, stay, decided)
         staying = {region.key.digest: decision for region, decision in stay.taken}
@@ -236,7 +237,8 @@ def replace_all(graph: fx.Graph, taken: Sequence[tuple[Region, Decision]]) -> No
     moved: dict[fx.Node, fx.Node] = {}
     for region, decision in taken:
         try:
-            _replace(graph, region, str(decision.plan), moved)
+            plan = plan_of(str(decision.plan))
+            _replace(graph, region, plan.apart() if decision.apart else [plan], moved)
         except Exception as error:  # PyTorch may raise anything for a call that it cannot handle
             log.warning("%s: left to Inductor: %s", decision.operators, kind_and_line(error))
     stable_topological_sort(graph)
@@ -244,40 +246,52 @@ def replace_all(graph: fx.Graph, taken: Sequence[tuple[Region, Decision]]) -> No
     graph.lint()
 
 
-def _replace(graph: fx.Graph, region: Region, plan: str, moved: dict[fx.Node, fx.Node]) -> None:
-    """Replace a region by a call of a plan, and note the nodes of its results."""
+def _replace(
+    graph: fx.Graph, region: Region, plans: Sequence[RegionPlan], moved: dict[fx.Node, fx.Node]
+) -> None:
+    """Replace a region by calls of plans in a row, and note the nodes of its results."""
     subgraph = region.subgraph
-    found = plan_of(plan)
-    found.enter_graph()
-    order = {node: at for at, node in enumerate(graph.nodes)}
-    read = [moved.get(node, node) for node in subgraph.inputs]
-    last = max(read, key=order.__getitem__)
-    if last.op == "placeholder":
-        last = [node for node in graph.nodes if node.op == "placeholder"][-1]
-    place = {name: at for at, name in enumerate(found.outputs)}
+    known = dict(
+        zip(region.traced.input_names, (moved.get(one, one) for one in subgraph.inputs), strict=True)
+    )
     for at in subgraph.channels_last:
-        with graph.inserting_after(last):
-            last = read[at] = _as_it_lies(graph, read[at])
-    inputs = region.in_order(found.inputs, read)
-    with graph.inserting_after(last):
-        call = graph.call_function(REGION, (plan, inputs))
-    call.meta["val"] = _fake(plan, inputs)
-    point = call
+        name = region.traced.input_names[at]
+        with graph.inserting_after(_last_of(graph, [known[name]])):
+            known[name] = _as_it_lies(graph, known[name])
+    for plan in plans:
+        _call(graph, plan, known)
     for result, name in zip(subgraph.results, region.names, strict=True):
-        with graph.inserting_after(point):
-            made = graph.call_function(operator.getitem, (call, place[name]))
-        made.meta["val"] = call.meta["val"][place[name]]
-        point = made
+        made = known[name]
         if result.back is not None:
-            with graph.inserting_after(point):
+            with graph.inserting_after(made):
                 made = graph.call_function(torch.ops.aten.permute.default, (made, list(result.back)))
-            point = made
         made.meta = {**result.node.meta}
         result.node.replace_all_uses_with(made)
         moved[result.node] = made
     for node in reversed(subgraph.piece.nodes):
         if not node.users:
             graph.erase_node(node)
+
+
+def _call(graph: fx.Graph, plan: RegionPlan, known: dict[str, fx.Node]) -> None:
+    """Put a call of a plan behind all that it reads; its results are `known` by their names from now on."""
+    plan.enter_graph()
+    text, inputs = kept_plan(plan), [known[name] for name in plan.inputs]
+    with graph.inserting_after(_last_of(graph, inputs)):
+        call = graph.call_function(REGION, (text, inputs))
+    call.meta["val"] = _fake(text, inputs)
+    point = call
+    for at, name in enumerate(plan.outputs):
+        with graph.inserting_after(point):
+            point = known[name] = graph.call_function(operator.getitem, (call, at))
+        point.meta["val"] = call.meta["val"][at]
+
+
+def _last_of(graph: fx.Graph, nodes: Sequence[fx.Node]) -> fx.Node:
+    """Return the last of some nodes, or the last input of a graph where they are inputs."""
+    order = {node: at for at, node in enumerate(graph.nodes)}
+    last = max(nodes, key=order.__getitem__)
+    return list(graph.find_nodes(op="placeholder"))[-1] if last.op == "placeholder" else last
 
 
 def _as_it_lies(graph: fx.Graph, image: fx.Node) -> fx.Node:

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from torch.utils._sympy.functions import FloorDiv
 
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.subgraph import Subgraph
+from superopt.backend.subgraph import Subgraph, SubgraphRoom
 from superopt.cache import Key, key_of, program_text, versions
 from superopt.candidates.floors import least_us
 from superopt.driver import SearchOptions, search
@@ -21,6 +21,7 @@ from superopt.ir import Graph, Port, Program
 from superopt.ir import Region as ProgramRegion
 from superopt.rivals.aten import bytes_of, flops_of, operators_text, value_of
 from superopt.rivals.inductor import alone, settings_text
+from superopt.schedule import Room
 from superopt.targets import Target
 from superopt.trace import Traced, trace
 from superopt.trace.capture.tape import refs
@@ -36,6 +37,7 @@ __all__ = [
     "blank_of",
     "cheapest_us",
     "floor_anew",
+    "in_room",
     "region_of",
     "trace_algebra",
 ]
@@ -59,6 +61,14 @@ class Region:
     names: tuple[str, ...]  # for each result, the name of the goal's output that it is
     key: Key
     floor_us: float
+
+    @property
+    def room(self) -> Room | None:
+        """The bytes that it may hold at once, where there is a limit."""
+        found = self.subgraph.room
+        if found is None:
+            return None
+        return Room(found.bytes, frozenset(self.traced.input_names[at] for at in found.ending))
 
     def in_order(self, names: Iterable[str], given: Sequence[T]) -> list[T]:
         """Return what is given for the inputs of the subgraph, in the order of these inputs of the goal."""
@@ -92,6 +102,13 @@ def _check_results(subgraph: Subgraph, traced: Traced, goal: Graph) -> None:
         raise SuperoptError("its results do not depend on any tensor")
 
 
+def in_room(region: Region, room: SubgraphRoom, target: Target, ledger: Ledger) -> Region:
+    """Return a region that may hold so many bytes at once; its decision is another one."""
+    subgraph = replace(region.subgraph, room=room)
+    key = _key_of(subgraph, region.goal, region.traced.program, target, ledger)
+    return replace(region, subgraph=subgraph, key=key)
+
+
 def _key_of(subgraph: Subgraph, goal: Graph, program: Program, target: Target, ledger: Ledger) -> Key:
     """Return the key of all that the decision on a region depends on."""
     options = {
@@ -108,6 +125,8 @@ def _key_of(subgraph: Subgraph, goal: Graph, program: Program, target: Target, l
         options["dtypes"] = casts
     if subgraph.symbols:
         options["elsewhere"] = _text_at_other_sizes(subgraph)
+    if subgraph.room is not None:
+        options["room"] = [subgraph.room.bytes, *subgraph.room.ending]
     parts = {**versions(), **target.key_parts()}
     return key_of("plan", program=program_text(goal), options=options, **parts)
 

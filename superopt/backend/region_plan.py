@@ -26,7 +26,7 @@ from superopt.candidates.proof import prove, prove_by_graph
 from superopt.codegen.forms import Forms, Ready, is_plain
 from superopt.errors import InputError, first_line
 from superopt.funnel.assembly import InTorch, as_kernel
-from superopt.ir import Graph, extents, print_graph, release_shifts
+from superopt.ir import Graph, extents, kernels_apart, print_graph, release_shifts
 from superopt.lifetimes import last_reads
 from superopt.targets import Kernel, OrderedKernel, Target, pick_target
 from superopt.trace.run import TORCH_DTYPES, in_own_memory
@@ -35,7 +35,16 @@ from superopt.weights.kept import KeptKernel
 if TYPE_CHECKING:
     from superopt.backend.region import Region
 
-__all__ = ["REGION", "RegionPlan", "calling", "calls_directly", "define_operator", "kept_plan", "plan_of"]
+__all__ = [
+    "REGION",
+    "RegionPlan",
+    "calling",
+    "calls_directly",
+    "define_operator",
+    "drop_plan",
+    "kept_plan",
+    "plan_of",
+]
 
 log = logging.getLogger("superopt")
 
@@ -70,6 +79,7 @@ class RegionPlan:
         self._failed = False
         self._told: set[type] = set()  # the kinds of errors that were told
         self._in_torch = InTorch(goal)
+        self._apart: list[RegionPlan] | None = None
 
     @classmethod
     def of(
@@ -190,6 +200,26 @@ class RegionPlan:
         """Note that races are over: from now on the plan computes a graph, with the weights of its layers."""
         _drop_restless_weights((one.kernel for one in self._kernels or ()), self.goal.name)
 
+    def apart(self) -> "list[RegionPlan]":
+        """Return the plan as several that run in a row, a kernel or a few each; as itself where it is one.
+
+        What is made of weights once is made for all kernels together.
+        """
+        if self._apart is None:
+            self._apart = self._kernels_apart()
+        return self._apart if len(self._apart) > 1 and all(one.inputs for one in self._apart) else [self]
+
+    def _kernels_apart(self) -> "list[RegionPlan]":
+        found: list[RegionPlan] = []
+        if self._operators is not None or any(part.once for part in self._parts.values()):
+            return found
+        for part in self._parts.values():
+            for segment, mugraph in kernels_apart(part.mugraph):
+                configs = part.configs[segment.start : segment.stop]
+                alone = replace(part, graph=mugraph.graph, mugraph=mugraph, configs=configs, wide=())
+                found.append(RegionPlan(mugraph.graph, self._target, {mugraph.graph.name: alone}))
+        return found
+
     def by_torch(self, known: Mapping[str, Tensor]) -> list[Tensor]:
         """Compute a region as its graph says, whatever the kernels are."""
         given = {name: known[name] for name in self.inputs}
@@ -301,6 +331,11 @@ def kept_plan(plan: RegionPlan) -> str:
     text = plan.text
     _PLANS[text] = plan
     return text
+
+
+def drop_plan(text: str) -> None:
+    """Forget a plan that no graph calls."""
+    _PLANS.pop(text, None)
 
 
 def calling(region: "Region", plan: str) -> fx.GraphModule:

@@ -238,6 +238,9 @@ class RegionRace:
         """Measure the rivals at the first call; return a decision where nothing can be gained."""
         if self.rival is not None:
             return None
+        if why := self._no_room():
+            self.settled = True
+            return replace(self.blank, why=why)
         self.ledger.searched += 1
         self.eager, self.fused = eager_module(self.region)
         copies, inductor = self.inputs.copies, self.options.inductor
@@ -247,6 +250,13 @@ class RegionRace:
             self.before_us *= _APART
             return None
         return self._no_gain(self.before_us)
+
+    def _no_room(self) -> str:
+        """Return why any kernels of the region would make a pass of a training step hold more, if so."""
+        room = self.region.room
+        if room is None or (least := room.least_bytes(self.region.goal)) <= room.bytes:
+            return ""
+        return f"it holds {least / 2**20:.1f} MB, for which its pass has no room"
 
     def _no_gain(self, before: float) -> Decision | None:
         """Return the decision that nothing can be gained on a time, if so."""
@@ -367,7 +377,12 @@ class RegionRace:
         regions = [] if search else self.ahead.handed_on(self.deadline - time.monotonic())
         if not regions:
             regions, _ = candidates_of(
-                program, self.target, options, clock, late=lambda: time.monotonic() > end
+                program,
+                self.target,
+                options,
+                clock,
+                late=lambda: time.monotonic() > end,
+                room=self.region.room,
             )
         few = self.region.subgraph.piece.heavy > SOON and not search  # of a large region as it is written
         most = 1 if few else _COMPILED[search]

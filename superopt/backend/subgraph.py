@@ -19,7 +19,15 @@ from superopt.rivals.images import CHANNELS_LAST, channels_last_strides
 from superopt.rivals.kinds import Kind
 from superopt.rivals.strided import views_of
 
-__all__ = ["NumberError", "Result", "Subgraph", "masks_leaving", "subgraph_of", "weight_bytes_of"]
+__all__ = [
+    "NumberError",
+    "Result",
+    "Subgraph",
+    "SubgraphRoom",
+    "masks_leaving",
+    "subgraph_of",
+    "weight_bytes_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,14 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class SubgraphRoom:
+    """The bytes that a piece may hold at once in its graph, and the places of inputs that end in it."""
+
+    bytes: int
+    ending: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Subgraph:
     """A piece as a module of tensors alone, with canonical names: equal pieces make equal modules."""
 
@@ -48,6 +64,9 @@ class Subgraph:
     constant: tuple[int, ...] = ()  # the places of inputs that are weights
     weight_bytes: int | None = None  # of all inputs that the whole graph computes with, where that is known
     channels_last: tuple[int, ...] = ()  # the places of inputs that lie so when the graph runs
+    room: SubgraphRoom | None = (
+        None  # in a pass of a training step, where memory may limit what is made of it
+    )
 
     def in_own_order(self, results: Sequence[Tensor]) -> list[Tensor]:
         """Return what the module returns with the dimensions of the piece's tensors in their own order."""

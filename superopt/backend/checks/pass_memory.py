@@ -6,22 +6,25 @@ memory, too. Whether a pass holds more for that, at the moment when it holds mos
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 
 import torch
 from torch import Tensor, fx
 
 from superopt.backend.checks.verdict import Taken
+from superopt.backend.decision import Decision
 from superopt.backend.joint.memory.liveness import most_of_pass
 from superopt.backend.joint.memory.peak import peak_bytes
 from superopt.backend.region import Region
-from superopt.backend.region_plan import REGION, plan_of
+from superopt.backend.region_plan import REGION, RegionPlan, plan_of
 from superopt.cost.memory import available_bytes
 from superopt.errors import kind_and_line
 from superopt.rivals.aten import pass_of, role_of, tensors_in, value_of
+from superopt.trace.run import TORCH_DTYPES
 from superopt.tune.measure import bytes_of
 
-__all__ = ["regions_that_fit"]
+__all__ = ["Replaced", "is_counted", "kept_inputs", "most_bytes", "regions_that_fit"]
 
 log = logging.getLogger("superopt")
 
@@ -37,7 +40,7 @@ def regions_that_fit(graph: fx.Graph, offered: Taken, replaced: Replaced) -> tup
     Regions that are taken come first, then those that gain most. The reasons are by the digests of the
     regions' keys.
     """
-    if not offered or not _is_counted(graph):
+    if not offered or not is_counted(graph):
         return offered, {}
     try:
         return _chosen(graph, offered, replaced)
@@ -47,27 +50,42 @@ def regions_that_fit(graph: fx.Graph, offered: Taken, replaced: Replaced) -> tup
 
 
 def _chosen(graph: fx.Graph, offered: Taken, replaced: Replaced) -> tuple[Taken, dict[str, str]]:
-    theirs = _most_bytes(graph, {})
-    gains, taken, regions = dict[str, float](), set[str](), dict[str, Region]()
+    theirs = most_bytes(graph, {})
+    within: dict[str, int] = {}
+    staying: list[tuple[Region, Decision]] = []
+    lost: dict[str, str] = {}
+    for plan, alike in _most_gain_first(offered):
+        for apart in (False, True):
+            tried = [(region, replace(one, apart=apart)) for region, one in alike]
+            calls = plan_of(plan).apart() if apart else [plan_of(plan)]
+            if apart and len(calls) == 1:
+                break
+            within |= {one.text: _bytes_within(one) for one in calls if one.text not in within}
+            most = most_bytes(replaced([*staying, *tried]), within)
+            if most <= theirs:
+                staying += tried
+                break
+        else:
+            told = f"the pass would hold {most / 2**20:.1f} MB with it instead of {theirs / 2**20:.1f}"
+            lost |= {region.key.digest: told for region, _ in alike}
+    at = {id(region): number for number, (region, _) in enumerate(offered)}
+    return sorted(staying, key=lambda one: at[id(one[0])]), lost
+
+
+def _most_gain_first(offered: Taken) -> list[tuple[str, Taken]]:
+    """Return the plans, each with its regions: taken ones first, then those that gain most."""
+    alike: dict[str, list[tuple[Region, Decision]]] = {}
     for region, one in offered:
-        plan = str(one.plan)
-        regions.setdefault(plan, region)
-        gains[plan] = gains.get(plan, 0.0) + (one.before_us or 0.0) - (one.after_us or 0.0)
-        taken |= {plan} if one.taken else set()
-    within = {plan: _bytes_within(region, plan) for plan, region in regions.items()}
-    left, lost = set[str](), dict[str, str]()
-    for plan in sorted(gains, key=lambda plan: (plan in taken, gains[plan]), reverse=True):
-        tried = [one for one in offered if one[1].plan in left | {plan}]
-        most = _most_bytes(replaced(tried), within)
-        if most <= theirs:
-            left.add(plan)
-            continue
-        told = f"the pass would hold {most / 2**20:.1f} MB with it instead of {theirs / 2**20:.1f}"
-        lost |= {region.key.digest: told for region, one in offered if one.plan == plan}
-    return [one for one in offered if one[1].plan in left], lost
+        alike.setdefault(str(one.plan), []).append((region, one))
+
+    def order(plan: str) -> tuple[bool, float]:
+        gains = ((one.before_us or 0.0) - (one.after_us or 0.0) for _, one in alike[plan])
+        return any(one.taken for _, one in alike[plan]), sum(gains)
+
+    return [(plan, alike[plan]) for plan in sorted(alike, key=order, reverse=True)]
 
 
-def _is_counted(graph: fx.Graph) -> bool:
+def is_counted(graph: fx.Graph) -> bool:
     """Whether a graph is a pass of a training step on a CPU, of known sizes."""
     tensors = [one for node in graph.nodes for one in tensors_in(value_of(node))]
     return pass_of(graph) != "inference" and all(
@@ -75,33 +93,38 @@ def _is_counted(graph: fx.Graph) -> bool:
     )
 
 
-def _most_bytes(graph: fx.Graph, within: dict[str, int]) -> int:
+def most_bytes(graph: fx.Graph, within: dict[str, int]) -> int:
     """Return the most bytes that a pass holds at once; calls of plans take so many bytes `within` them."""
-    given = list(filter(_is_kept, graph.find_nodes(op="placeholder")))
     calls = graph.find_nodes(op="call_function", target=REGION)
-    return most_of_pass(graph, given, {node: within.get(node.args[0], 0) for node in calls})
+    return most_of_pass(graph, kept_inputs(graph), {node: within.get(node.args[0], 0) for node in calls})
 
 
-def _is_kept(node: fx.Node) -> bool:
-    """Whether an input was kept for this pass alone, so that it can go after its last read."""
-    return not role_of(node) and isinstance(value_of(node), Tensor)
+def kept_inputs(graph: fx.Graph) -> list[fx.Node]:
+    """Return the inputs that were kept for a pass alone, so that they can go after their last read."""
+    inputs = graph.find_nodes(op="placeholder")
+    return [node for node in inputs if not role_of(node) and isinstance(value_of(node), Tensor)]
 
 
-def _bytes_within(region: Region, plan: str) -> int:
+def _bytes_within(plan: RegionPlan) -> int:
     """Return the bytes that a plan takes while it runs, beside those of its results."""
-    example = region.subgraph.example()
+    graph = plan.goal
+    made = [(graph.shape(port), port.strides, TORCH_DTYPES[port.dtype]) for port in graph.inputs]
+    example = [
+        torch.empty(shape, dtype=dtype, device="meta")
+        if strides is None
+        else torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+        for shape, strides, dtype in made
+    ]
     if bytes_of(example) > _FREE * (available_bytes() or inf):
         return 0
-    inputs = [
+    given = [
         torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="cpu").zero_() for one in example
     ]
-    found = plan_of(plan)
-    given = region.in_order(found.inputs, inputs)
     results: Sequence[Tensor] = ()
 
     def run() -> None:
         nonlocal results
-        results = found(given)
+        results = plan(given)
 
     run()  # the first call makes what is made once, which does not count
     results = ()

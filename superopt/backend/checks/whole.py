@@ -84,7 +84,7 @@ class WholeRace:
         Those that are offered won alone or, where they are not taken, came near it.
         """
         with self.ledger.spending():
-            offered, holding_more = regions_that_fit(self.graph, offered, self._replaced)
+            offered, holding_more = regions_that_fit(self.graph, offered, self.replaced)
         if not offered or self.is_whole(offered):
             return Stay([one for one in offered if one[1].taken], holding_more, True)
         key, cached = self.key, self.ledger.options.cache
@@ -110,7 +110,7 @@ class WholeRace:
     def last_word(self, offered: Taken, seconds: float) -> Verdict:
         """Return the verdict on a graph after races of about so many seconds, or raise SuperoptError."""
         end = time.monotonic() + seconds
-        offered, _ = regions_that_fit(self.graph, offered, self._replaced)
+        offered, _ = regions_that_fit(self.graph, offered, self.replaced)
         found = Changes({})
         if offered and not self.is_whole(offered):
             if not runs_on_anything(self.graph):
@@ -208,10 +208,10 @@ class WholeRace:
     def _compiled(self, taken: Taken, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return what Inductor makes of the graph with some regions replaced."""
         root = self.graph.owning_module or torch.nn.Module()
-        module = fx.GraphModule(root, self._replaced(taken))
+        module = fx.GraphModule(root, self.replaced(taken))
         return compiled_by_inductor(module, inputs, self.ledger.options.inductor)
 
-    def _replaced(self, taken: Taken) -> fx.Graph:
+    def replaced(self, taken: Taken) -> fx.Graph:
         """Return a copy of the graph with some regions replaced."""
         copied: dict[fx.Node, fx.Node] = {}
         graph = fx.Graph()

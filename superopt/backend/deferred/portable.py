@@ -23,7 +23,7 @@ from torch.utils._sympy.functions import FloorDiv
 from superopt.backend.decision import Ledger
 from superopt.backend.pieces import Piece
 from superopt.backend.region import Region, region_of
-from superopt.backend.subgraph import Subgraph
+from superopt.backend.subgraph import Subgraph, SubgraphRoom
 from superopt.errors import CheckpointError
 from superopt.rivals.aten import operator_name, value_of
 from superopt.rivals.composites import COMPOSITE
@@ -79,6 +79,7 @@ def data_of(subgraph: Subgraph) -> dict[str, Any]:
                 "steps": steps,
                 "results": results,
                 "weight_bytes": subgraph.weight_bytes,
+                "room": None if subgraph.room is None else [subgraph.room.bytes, *subgraph.room.ending],
             }
         step = {
             "call": target_name(node),
@@ -177,6 +178,12 @@ def region_from(data: Any, target: Target, ledger: Ledger) -> Region:
         return region_of(subgraph, target, ledger)
 
 
+def _is_room(room: Any, inputs: int) -> bool:
+    """Whether data are some bytes, and then places of inputs."""
+    sound = isinstance(room, list) and bool(room) and all(type(one) is int for one in room)
+    return sound and all(0 <= at < inputs for at in room[1:])
+
+
 class Reader:
     """Makes a graph of data, of nothing but what it knows, every node with a value that has no data."""
 
@@ -189,7 +196,9 @@ class Reader:
         self.results = sequence(data.get("results"))
         self.hints: Any = data.get("symbols")
         self.weight_bytes: Any = data.get("weight_bytes")
+        self.room: Any = data.get("room")
         require(isinstance(self.hints, dict), "its symbols are no mapping")
+        require(self.room is None or _is_room(self.room, len(self.inputs)), "its room in memory is wrong")
         require(self.weight_bytes is None or type(self.weight_bytes) is int, "its weights have no size")
         require(0 < len(self.inputs) + len(self.steps) <= self.most_nodes, "it is empty or too large")
         self.graph = fx.Graph()
@@ -244,6 +253,7 @@ class Reader:
             tuple(sorted(free, key=lambda one: str(one))),
             tuple(at for at, one in enumerate(self.inputs) if one.get("constant") is True),
             self.weight_bytes,
+            room=None if self.room is None else SubgraphRoom(self.room[0], tuple(self.room[1:])),
         )
 
     def _symbols(self, shapes: Any) -> dict[str, Any]:

@@ -8,19 +8,25 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
+from superopt.backend import region_plan
 from superopt.backend.checks import pass_memory, whole
 from superopt.backend.checks.pass_memory import regions_that_fit
+from superopt.backend.checks.room import in_their_rooms
 from superopt.backend.checks.verdict import Taken
 from superopt.backend.checks.whole import WholeRace
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.graph_data import data_of_graph, digest_of, graph_from
+from superopt.backend.deferred.portable import data_of, region_from
 from superopt.backend.graphpass import replace_all
 from superopt.backend.joint.memory.liveness import most_of_pass
 from superopt.backend.joint.memory.peak import peak_bytes
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
-from superopt.backend.region import Region, region_of
-from superopt.backend.subgraph import subgraph_of
+from superopt.backend.region import Region, in_room, region_of
+from superopt.backend.region_plan import RegionPlan
+from superopt.backend.region_race import RegionRace
+from superopt.backend.subgraph import SubgraphRoom, subgraph_of
+from superopt.errors import CheckpointError
 from superopt.rivals.kinds import kinds_of
 from superopt.targets import pick_target
 from tests.backend import modules
@@ -68,7 +74,7 @@ def offered_in(graph: fx.Graph) -> Taken:
 
 def left_of(graph: fx.Graph, offered: Taken) -> tuple[Taken, dict[str, str]]:
     race = WholeRace(graph, TARGET, Ledger(BackendOptions()), replace_all)
-    return regions_that_fit(graph, offered, race._replaced)
+    return regions_that_fit(graph, offered, race.replaced)
 
 
 @pytest.mark.parametrize(("within", "stays"), [(0, True), (9 * LARGE, False)])
@@ -94,7 +100,7 @@ def test_regions_that_gain_most_are_asked_first(monkeypatch: pytest.MonkeyPatch)
     assert len(offered) == 2
     monkeypatch.setattr(pass_memory, "_bytes_within", lambda *told: 0)
     # One of both regions is too many.
-    monkeypatch.setattr(pass_memory, "_most_bytes", lambda graph, within: calls_in(graph) > 1)
+    monkeypatch.setattr(pass_memory, "most_bytes", lambda graph, within: calls_in(graph) > 1)
     assert left_of(graph, offered)[0] == offered[:1]
     first_gains_least = [
         (region, replace(one, before_us=2.0 + at)) for at, (region, one) in enumerate(offered)
@@ -110,7 +116,7 @@ def test_regions_that_are_not_taken_take_no_room(monkeypatch: pytest.MonkeyPatch
     near, won = offered_in(graph)
     near = (near[0], replace(near[1], taken=False))
     monkeypatch.setattr(pass_memory, "_bytes_within", lambda *told: 0)
-    monkeypatch.setattr(pass_memory, "_most_bytes", lambda graph, within: calls_in(graph) > 1)
+    monkeypatch.setattr(pass_memory, "most_bytes", lambda graph, within: calls_in(graph) > 1)
     assert left_of(graph, [near, won])[0] == [won]
 
 
@@ -127,8 +133,8 @@ def test_what_cannot_be_counted_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_deferred_work_counts_alike() -> None:
     for graph in passes_of(loss, given()):
         again, _ = graph_from(data_of_graph(graph), "cpu")
-        assert pass_memory._is_counted(again)
-        assert pass_memory._most_bytes(again, {}) == pass_memory._most_bytes(graph, {})
+        assert pass_memory.is_counted(again)
+        assert pass_memory.most_bytes(again, {}) == pass_memory.most_bytes(graph, {})
         assert digest_of(again) == digest_of(graph)
 
 
@@ -146,25 +152,103 @@ def test_nothing_is_asked_outside_of_training(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_kernels_hand_to_each_other_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Plan:
-        inputs = ("x",)
+    def run(plan: RegionPlan, tensors: list[Tensor]) -> list[Tensor]:
+        between = tensors[0] + 1
+        return [between[:1].clone()]
 
-        def __call__(self, tensors: list[Tensor]) -> list[Tensor]:
-            between = tensors[0] + 1
-            return [between[:1].clone()]
-
-    monkeypatch.setattr(pass_memory, "plan_of", lambda text: Plan())
-    monkeypatch.setattr(Region, "in_order", lambda self, names, inputs: list(inputs))
+    monkeypatch.setattr(RegionPlan, "__call__", run)
     graph = passes_of(loss, given())[0]
-    [(region, _)] = offered_in(graph)
+    [(region, decision)] = offered_in(graph)
     [first, *_] = region.subgraph.example()
-    assert pass_memory._bytes_within(region, "a plan") == first.numel() * first.element_size()
+    plan = region_plan.plan_of(str(decision.plan))
+    assert pass_memory._bytes_within(plan) == first.numel() * first.element_size()
+
+
+def gated(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return ((nn.functional.silu(x @ a) * (x @ b)) @ c).square().sum()
+
+
+def gated_inputs() -> list[Tensor]:
+    sizes = ((64, 32), (32, 64), (32, 64), (64, 32))
+    return [torch.randn(size, requires_grad=True) for size in sizes]
+
+
+def test_kernels_are_called_one_by_one_where_that_holds_less() -> None:
+    """All inputs and results of one call lie in memory at once; of several calls, some are gone before."""
+    graph = passes_of(gated, gated_inputs())[1]
+    offered = offered_in(graph)
+    found = [(region, replace(one, apart=True)) for region, one in offered]
+    race = WholeRace(graph, TARGET, Ledger(BackendOptions()), replace_all)
+    whole_graph, apart = race.replaced(offered), race.replaced(found)
+    assert calls_in(apart) > calls_in(whole_graph) == len(offered)
+    within = {
+        str(one.plan): pass_memory._bytes_within(region_plan.plan_of(str(one.plan))) for _, one in offered
+    }
+    assert pass_memory.most_bytes(apart, {}) < pass_memory.most_bytes(whole_graph, within)
+    blank = [torch.randn(node.meta["val"].shape) for node in graph.find_nodes(op="placeholder")]
+    expected, *others = (
+        fx.Interpreter(fx.GraphModule(nn.Module(), one)).run(*blank) for one in (graph, whole_graph, apart)
+    )
+    for other in others:
+        torch.testing.assert_close(other, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(others[0], others[1], rtol=0, atol=0)
+
+
+def rooms_in(graph: fx.Graph) -> list[Region]:
+    race = WholeRace(graph, TARGET, Ledger(BackendOptions()), replace_all)
+    regions = [region for region, _ in offered_in(graph)]
+    return list(in_their_rooms(graph, regions, race.replaced, TARGET, Ledger(BackendOptions())))
+
+
+def test_a_region_has_the_room_that_its_pass_leaves() -> None:
+    graph = passes_of(gated, gated_inputs())[1]
+    most = pass_memory.most_bytes(graph, {})
+    for region in rooms_in(graph):
+        assert region.room is not None
+        assert 0 < region.room.bytes <= most
+        kept = {one.name for one in pass_memory.kept_inputs(graph)}
+        assert {region.subgraph.inputs[at].name for at in region.subgraph.room.ending} <= kept  # type: ignore[union-attr]
+
+
+def test_a_room_is_a_part_of_the_key_and_of_deferred_work() -> None:
+    graph = passes_of(gated, gated_inputs())[1]
+    [before] = [region for region, _ in offered_in(graph)]
+    [region] = rooms_in(graph)
+    assert region.key != before.key
+    again = region_from(data_of(region.subgraph), TARGET, Ledger(BackendOptions()))
+    assert again.key == region.key
+    assert again.room == region.room
+
+
+@pytest.mark.parametrize("room", [[-1.5], ["1"], [], [1, 99], 7])
+def test_damaged_rooms_are_refused(room: object) -> None:
+    graph = passes_of(gated, gated_inputs())[1]
+    [region] = rooms_in(graph)
+    with pytest.raises(CheckpointError):
+        region_from(data_of(region.subgraph) | {"room": room}, TARGET, Ledger(BackendOptions()))
+
+
+def test_inference_has_no_rooms() -> None:
+    graph = passes_of(gated, gated_inputs())[0]
+    for at, node in enumerate(graph.find_nodes(op="placeholder")):
+        node._rename(f"arg{at}_1")
+    assert all(region.room is None for region in rooms_in(graph))
+
+
+def test_a_region_without_room_is_not_searched() -> None:
+    graph = passes_of(gated, gated_inputs())[1]
+    [(region, _)] = offered_in(graph)
+    region = in_room(region, SubgraphRoom(100, ()), TARGET, ledger := Ledger(BackendOptions(budget_s=9.0)))
+    race = RegionRace(region, TARGET, ledger)
+    race.measure_rivals()
+    assert race.settled
+    assert "its pass has no room" in race.conclude().why
 
 
 def test_one_pass_is_counted_as_it_runs() -> None:
     """The exponentials lie where the products lay; gradients of them lie beside what was kept."""
     forward, backward = passes_of(loss, given())
-    kept = [one for one in backward.find_nodes(op="placeholder") if pass_memory._is_kept(one)]
+    kept = pass_memory.kept_inputs(backward)
     assert LARGE <= most_of_pass(forward, [], {}) < 1.1 * LARGE
     assert 2 * LARGE <= most_of_pass(backward, kept, {}) < 2.2 * LARGE
 

@@ -6,7 +6,7 @@ it is made to its last reader, and what the backward pass reads from where the f
 """
 
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -29,7 +29,7 @@ from superopt.rivals.aten import (
     value_of,
 )
 
-__all__ = ["Liveness", "PeakBytes", "StepPeak", "most_of_pass"]
+__all__ = ["Around", "Liveness", "PeakBytes", "StepPeak", "around_calls", "most_of_pass"]
 
 _MADE_ANYWHERE = frozenset({"_to_copy", "full", "scalar_tensor", "arange", "clone"})
 """Operators that Inductor computes where their results are read, as it does pointwise ones."""
@@ -131,6 +131,36 @@ def most_of_pass(graph: fx.Graph, given: Collection[fx.Node], within: Mapping[fx
 
     What it is given is dropped after its last reader; calls of plans take more bytes `within`.
     """
+    known, one_pass, left, dropped = _own_pass(graph, given)
+    before = sum(map(known.bytes_of, dropped))
+    return before + one_pass.most(left, dropped - left, (), within).bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What lies in memory while a call runs: the bytes of all else, and which inputs of it end there."""
+
+    bytes: int
+    ending: tuple[int, ...]
+
+
+def around_calls(graph: fx.Graph, given: Collection[fx.Node]) -> dict[fx.Node, Around]:
+    """Return what lies in memory around each call of a plan in a pass, as `most_of_pass` counts it."""
+    known, one_pass, left, dropped = _own_pass(graph, given)
+    before = sum(map(known.bytes_of, dropped))
+    found = {}
+    for at, node, held in one_pass.levels(left, dropped - left, ()):
+        if node.target is REGION:
+            ending = one_pass.ending(at, node.args[1], left)  # type: ignore[arg-type]
+            own = sum(known.results[node].values()) + sum(ending.values())
+            found[node] = Around(before + held - own, tuple(ending))
+    return found
+
+
+def _own_pass(
+    graph: fx.Graph, given: Collection[fx.Node]
+) -> "tuple[_Operators, _Pass, set[_Memory], set[_Memory]]":
+    """Return what is known of a pass: its operators, the pass, where its results lie, and what is given."""
     known = _Operators(graph)
     known.results |= {node: _bytes_of_results(node) for node in given}
     results = {one for one in results_of(graph) if isinstance(one, fx.Node)}
@@ -138,8 +168,7 @@ def most_of_pass(graph: fx.Graph, given: Collection[fx.Node], within: Mapping[fx
     order = [node for node in graph.nodes if node.op == "call_function"]
     one_pass = _Pass(known, order, results, dropped)
     left = {memory for node in results if (memory := one_pass.memory_of(node)) is not None}
-    before = sum(map(known.bytes_of, dropped.values()))
-    return before + one_pass.most(left, {*dropped.values()} - left, (), within).bytes
+    return known, one_pass, left, {*dropped.values()}
 
 
 class _Pass:
@@ -199,6 +228,16 @@ class _Pass:
 
         What is `given` from before is dropped after its last read; what is `lasting` stays to the end.
         """
+        most, in_turns = -self._unread(lasting, given, uncounted), 0
+        for _, node, held in self.levels(lasting, given, uncounted):
+            most = max(most, held + (within or {}).get(node, 0))
+            in_turns = max(in_turns, held) if node.target is REGION else in_turns
+        return PeakBytes(most, in_turns)
+
+    def levels(
+        self, lasting: Collection[_Memory], given: Collection[_Memory], uncounted: Collection[_Memory]
+    ) -> Iterator[tuple[int, fx.Node, int]]:
+        """Yield the operators in order, each with its number and the bytes held while it runs."""
         last = self.last_read
         made = {node: [_Memory(node, at) for at in self.known.results[node]] for node in self.written}
         all_made = (one for several in made.values() for one in several)
@@ -207,19 +246,38 @@ class _Pass:
         for memory, at in last.items():
             if memory in sizes and memory not in lasting:
                 ends.setdefault(at, []).append(memory)
-        now = most = -sum(sizes[one] for one in given if one not in last and one not in lasting)
-        in_turns = 0
+        now = -self._unread(lasting, given, uncounted)
         for at, node in enumerate(self.written):
             freed = ends.get(at, [])
             size = sum(sizes[one] for one in made[node])
             # Inductor's code writes over what is read for the last time, where that is of the same size.
             over = next((one for one in freed if sizes[one] == size and self._is_written_over(one)), None)
             now += size if over is None else 0
-            most = max(most, now + (within or {}).get(node, 0))
-            in_turns = max(in_turns, now) if node.target is REGION else in_turns
+            yield at, node, now
             now -= sum(sizes[one] for one in freed if one is not over)
             now -= sum(sizes[one] for one in made[node] if one not in last and one not in lasting)
-        return PeakBytes(most, in_turns)
+
+    def _unread(
+        self, lasting: Collection[_Memory], given: Collection[_Memory], uncounted: Collection[_Memory]
+    ) -> int:
+        """Return the bytes of what is given from before though nothing reads it."""
+        unread = (one for one in given if one not in self.last_read and one not in lasting)
+        return sum(self.known.bytes_of(one) for one in unread if one not in uncounted)
+
+    def ending(self, at: int, inputs: Sequence[fx.Node], lasting: Collection[_Memory]) -> dict[int, int]:
+        """Return the places of inputs that an operator of some number is the last to read, with their bytes.
+
+        Only those count that are all of the memory in which they lie.
+        """
+        found, seen = dict[int, int](), set[_Memory]()
+        for place, node in enumerate(inputs):
+            memory = self.memory_of(node)
+            if memory is None or memory in lasting or memory in seen or self.last_read.get(memory) != at:
+                continue
+            seen.add(memory)
+            if sum(_bytes_of_results(node).values()) == (size := self.known.bytes_of(memory)):
+                found[place] = size
+        return found
 
     def _share_loops(self) -> None:
         """Move operators of single elements to later ones that read the same memory.
