@@ -258,8 +258,9 @@ def _replace(
         name = region.traced.input_names[at]
         with graph.inserting_after(_last_of(graph, [known[name]])):
             known[name] = _as_it_lies(graph, known[name])
+    before: list[fx.Node] = []
     for plan in plans:
-        _call(graph, plan, known)
+        before = [_call(graph, plan, known, before)]
     for result, name in zip(subgraph.results, region.names, strict=True):
         made = known[name]
         if result.back is not None:
@@ -273,11 +274,14 @@ def _replace(
             graph.erase_node(node)
 
 
-def _call(graph: fx.Graph, plan: RegionPlan, known: dict[str, fx.Node]) -> None:
-    """Put a call of a plan behind all that it reads; its results are `known` by their names from now on."""
+def _call(graph: fx.Graph, plan: RegionPlan, known: dict[str, fx.Node], before: Sequence[fx.Node]) -> fx.Node:
+    """Put a call of a plan behind all that it reads and the calls before it, and return it.
+
+    Its results are `known` by their names from now on.
+    """
     plan.enter_graph()
     text, inputs = kept_plan(plan), [known[name] for name in plan.inputs]
-    with graph.inserting_after(_last_of(graph, inputs)):
+    with graph.inserting_after(_last_of(graph, [*inputs, *before])):
         call = graph.call_function(REGION, (text, inputs))
     call.meta["val"] = _fake(text, inputs)
     point = call
@@ -285,6 +289,7 @@ def _call(graph: fx.Graph, plan: RegionPlan, known: dict[str, fx.Node]) -> None:
         with graph.inserting_after(point):
             point = known[name] = graph.call_function(operator.getitem, (call, at))
         point.meta["val"] = call.meta["val"][at]
+    return call
 
 
 def _last_of(graph: fx.Graph, nodes: Sequence[fx.Node]) -> fx.Node:

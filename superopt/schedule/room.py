@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superopt.dtypes import DTYPES
-from superopt.ir import Graph, MuGraph, Port, value_axes
+from superopt.dtypes import DTYPES, HALVES
+from superopt.ir import Call, Graph, MuGraph, Port, value_axes
 
 __all__ = ["Room"]
 
@@ -57,6 +57,9 @@ class Room:
                     size = prod(sizes[axis] for axis in axes[value]) * DTYPES[dtype].bytes
                     changes[at] += size
                     changes[last[value] + 1] -= size
+            copies = _bytes_of_copies(mugraph, kernel) if isinstance(kernel, Call) else 0
+            changes[at] += copies
+            changes[at + 1] -= copies
         held = most = 0
         for change in changes[:-1]:
             held += change
@@ -76,6 +79,19 @@ class Room:
             found.append(Room(self.bytes - taken, frozenset(going & reads[at] - later)))
             made |= {output.port.name for output in goal.outputs}
         return found
+
+
+def _bytes_of_copies(mugraph: MuGraph, call: Call) -> int:
+    """Return the bytes that a library takes while it multiplies in half precision.
+
+    It may copy operands in another order, and makes results in their dtype, which are widened then.
+    """
+    graph, rounded = mugraph.graph, dict(mugraph.rounded)
+    axes, sizes, inputs = value_axes(graph), graph.sizes, graph.inputs
+    dtypes = {i: inputs[i].dtype if i < len(inputs) else rounded.get(i, "f32") for i in mugraph.loads(call)}
+    halves = [i for i, dtype in dtypes.items() if dtype in HALVES]
+    made = mugraph.stores(call) if halves else ()
+    return sum(2 * prod(sizes[axis] for axis in axes[i]) for i in (*halves, *made))
 
 
 def _ports(goal: Graph) -> Iterable[Port]:

@@ -54,6 +54,19 @@ def test_values_in_half_precision_take_half() -> None:
     assert Room(0).most_bytes(parse_mugraph(text)) == (BETWEEN + OUT) // 2
 
 
+def test_a_library_copies_operands_in_half_precision() -> None:
+    """Operands in another order, and the product in their dtype."""
+    text = (
+        TWO.format(rounding="round t3 to bf16\n")
+        .replace("in x: f32", "in x: bf16")
+        .replace("w: f32", "w: bf16")
+    )
+    called = text.replace("kernel grid[m, n]\n  loop[k]\n    t3 += ", "kernel call\n  t3 = ")
+    first = BETWEEN // 2 + (X + W + BETWEEN) // 2
+    assert Room(0).most_bytes(parse_mugraph(called)) == max(first, BETWEEN // 2 + OUT)
+    assert Room(0).most_bytes(parse_mugraph(text)) == BETWEEN // 2 + OUT
+
+
 def test_a_result_that_is_read_later_lies_in_memory_once() -> None:
     text = TWO.format(rounding="") + "out between: f32[m, n] = t3\n"
     assert Room(0).most_bytes(parse_mugraph(text)) == BETWEEN + OUT

@@ -194,6 +194,21 @@ def test_kernels_are_called_one_by_one_where_that_holds_less() -> None:
     torch.testing.assert_close(others[0], others[1], rtol=0, atol=0)
 
 
+def test_calls_come_in_the_order_of_the_kernels() -> None:
+    """For this order the room of a region is told."""
+
+    def products(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return ((x @ a).relu() * (c @ b)).square().sum()
+
+    graph = passes_of(products, gated_inputs())[1]
+    offered = [(region, replace(one, apart=True)) for region, one in offered_in(graph)]
+    called = WholeRace(graph, TARGET, Ledger(BackendOptions()), replace_all).replaced(offered)
+    texts = [node.args[0] for node in called.find_nodes(op="call_function", target=pass_memory.REGION)]
+    plans = [region_plan.plan_of(str(one.plan)) for _, one in offered]
+    assert texts == [call.text for plan in plans for call in plan.apart()]
+    assert len(texts) > len(plans)
+
+
 def rooms_in(graph: fx.Graph) -> list[Region]:
     race = WholeRace(graph, TARGET, Ledger(BackendOptions()), replace_all)
     regions = [region for region, _ in offered_in(graph)]
