@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import isnan, sqrt
 from typing import Literal, TypeAlias
 
 import torch
@@ -75,10 +75,11 @@ def errors_of(
     equal = True
     doubtful = 0
     for at, (exact, eager, made) in enumerate(zip(truth, own, found, strict=True)):
-        counted = (
-            torch.ones_like(eager, dtype=torch.bool) if certain is None else certain[at].to(eager.device)
-        )
-        doubtful += 0 if certain is None else int((~counted).sum())
+        if certain is None:
+            counted = torch.ones((), dtype=torch.bool, device=eager.device).expand(eager.shape)
+        else:
+            counted = certain[at].to(eager.device)
+            doubtful += int((~counted).sum())
         if eager.is_complex():
             exact, eager, made = (as_reals(value) for value in (exact, eager, made))
             counted = as_long(counted, eager)
@@ -86,20 +87,25 @@ def errors_of(
             equal &= eager.dtype == made.dtype and bool(((eager == made) | ~counted).all())
             compared.append(bool(counted.any()) or counted.numel() == 0)
             continue
-        doubted = counted & eager.isfinite() & ~made.isfinite()
-        nonfinite |= bool(doubted.any()) and bool(
-            (doubted & ~_rightly_infinite(exact, eager, made, counted)).any()
-        )
-        if infinities and bool(exact.isinf().any()):
-            surely_infinite = counted & exact.isinf() & (eager == exact)
-            nonfinite |= bool((surely_infinite & (made != exact)).any())
-        usable = counted & exact.isfinite() & eager.isfinite()
-        compared.append(bool(usable.any()) or usable.numel() == 0)
         unit = torch.finfo(eager.dtype).eps
-        exact, eager, made = (
-            torch.where(usable & made.isfinite(), value.double(), 0.0) for value in (exact, eager, made)
-        )
-        outputs.append((largest_error(exact, eager), largest_error(exact, made), unit))
+        if certain is None and all(map(_is_finite, (exact, eager, made))):
+            compared.append(True)
+            exact, eager, made = (value.double() for value in (exact, eager, made))
+        else:
+            doubted = counted & eager.isfinite() & ~made.isfinite()
+            nonfinite |= bool(doubted.any()) and bool(
+                (doubted & ~_rightly_infinite(exact, eager, made, counted)).any()
+            )
+            if infinities and bool(exact.isinf().any()):
+                surely_infinite = counted & exact.isinf() & (eager == exact)
+                nonfinite |= bool((surely_infinite & (made != exact)).any())
+            usable = counted & exact.isfinite() & eager.isfinite()
+            compared.append(bool(usable.any()) or usable.numel() == 0)
+            exact, eager, made = (
+                torch.where(usable & made.isfinite(), value.double(), 0.0) for value in (exact, eager, made)
+            )
+        scale = _scale_of_finite(exact)
+        outputs.append((_largest_share(eager - exact, scale), _largest_share(made - exact, scale), unit))
     return Errors(tuple(outputs), equal, nonfinite, tuple(compared), doubtful)
 
 
@@ -159,10 +165,20 @@ def judged(name: str, draws: Sequence[Errors], factor: float, floor: float) -> D
 
 def largest_error(exact: Tensor, found: Tensor) -> float:
     """Return the largest error as a share of its row's largest magnitude."""
-    if exact.numel() == 0:
+    return _largest_share(found - exact, scale_of(exact))
+
+
+def _largest_share(errors: Tensor, scale: Tensor) -> float:
+    """Return the largest of errors, as shares of their rows' scale; what is NaN is none."""
+    if errors.numel() == 0:
         return 0.0
-    share = (found - exact).abs() / scale_of(exact)
-    return float(torch.where(share.isnan(), 0.0, share).max())
+    share = errors.abs_().div_(scale)
+    most = float(share.max())
+    return float(torch.where(share.isnan(), 0.0, share).max()) if isnan(most) else most
+
+
+def _is_finite(value: Tensor) -> bool:
+    return bool(value.isfinite().all())
 
 
 def as_reals(value: Tensor) -> Tensor:
@@ -182,7 +198,11 @@ def as_long(mask: Tensor, reals: Tensor) -> Tensor:
 
 def scale_of(exact: Tensor) -> Tensor:
     """Return the largest magnitude of each row."""
-    finite = torch.where(exact.isfinite(), exact, 0.0).abs()
+    return _scale_of_finite(torch.where(exact.isfinite(), exact, 0.0))
+
+
+def _scale_of_finite(exact: Tensor) -> Tensor:
+    finite = exact.abs()
     row = finite.amax(-1, keepdim=True) if finite.ndim and finite.numel() else finite
     # A row of exact zeros is judged by the whole tensor.
     whole = finite.max() if finite.numel() else finite.sum()
