@@ -44,7 +44,7 @@ class Opponents:
         self._made: dict[str, Function] = {}
         self.making_s: dict[str, float] = {}  # the seconds in which each rival was made
         self.has_library = not options and bool(self.contender(LIBRARY_CALLS))
-        self.most_us = self._most_us()  # the time of PyTorch without a compiler
+        self.most_us = self._us(EAGER)  # the time of PyTorch without a compiler
         self.least_us = self._us(LIBRARY_CALLS) if self.has_library else 0.0
 
     @property
@@ -94,19 +94,18 @@ class Opponents:
             times=self._target.times,
         )
 
-    def _most_us(self) -> float:
-        """Return the time of plain PyTorch: the shorter of two calls, or the median of several short ones."""
-        eager = self.contender(EAGER)
-        calls = []
+    def _us(self, rival: Rival) -> float:
+        """Return the time of a rival: the shorter of two calls, or the median of several short ones."""
+        function, calls = self.contender(rival), []
         for _ in range(_LONG_CALLS):
             start = time.perf_counter()
             with torch.no_grad():
-                eager(*self.copies[-1])
+                function(*self.copies[-1])
                 self._target.synchronize()
             calls.append((time.perf_counter() - start) * 1e6)
-        return min(calls) if min(calls) > _LONG_US else self._us(EAGER)
-
-    def _us(self, rival: Rival) -> float:
-        contenders = {rival.name: self.contender(rival)}
-        found = measure_together(contenders, self.copies, seconds=_SHORT_S, times=self._target.times)
-        return found[rival.name].median_us
+        if min(calls) > _LONG_US:
+            return min(calls)
+        times, seconds = self._target.times, _SHORT_S
+        return measure_together({rival.name: function}, self.copies, seconds=seconds, times=times)[
+            rival.name
+        ].median_us

@@ -41,6 +41,7 @@ _FEWEST = 5  # rounds whose ratios tell anything
 _APART, _FEW_APART = 10.0, {5: 17.5, 6: 12.3}
 _LARGEST_LOG = 700.0  # of a number that a float can hold
 _ENOUGH = 16  # rounds from which on an interval is sure
+_FAR = 2.0  # so many times beyond a level, fewer rounds tell that a speed is above or below it
 _EARLY = 0.2  # the share of a race's time after which it may be decided
 _UNSTEADY = 2.0  # on a busy machine, slow calls take this many times as long as fast ones
 _SURE = 4.0  # standard deviations of a fair coin by which the rounds won must differ from a half
@@ -181,8 +182,9 @@ class HeadToHead:
         low, high = self.interval
         if name != self.winner:
             low, high = 1 / high, 1 / low if low else inf
-        enough = all(one.rounds >= _ENOUGH for one in self.measurements.values())
-        return enough and (low > level or high < level)
+        rounds = min(one.rounds for one in self.measurements.values())
+        margin = 1.0 if rounds >= _ENOUGH else _FAR if rounds >= _FEWEST else inf
+        return low > margin * level or margin * high < level
 
     @property
     def spread(self) -> float:
@@ -245,6 +247,8 @@ def _head_to_head(first: str, second: str, taken: Mapping[str, Times]) -> HeadTo
     count, ratio = len(ratios), statistics.median(ratios)
     won = sum(one > 1 for one in ratios)
     low, high = _mean_between(ratios) if count >= _FEWEST else (0.0, inf)
+    if count >= _FEWEST and ratios[0] >= _FAR:  # no round was near a tie
+        low = max(low, ratios[0])
     sure = won - count / 2 >= _SURE * sqrt(count) / 2 or low > 1
     if not _FEWEST <= count < _ENOUGH:
         # So many of the ratios lie, by chance alone, on one side of their true median.
