@@ -1,7 +1,8 @@
 """Budget: the seconds of a model, shared among its regions: all as they are written, then after a search."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from torch import fx
@@ -144,6 +145,7 @@ class _SharedBudget:
         self.races, self.alike, self.taken, self.ledger = races, alike, taken, ledger
         self.heavy = {digest: regions[0].subgraph.piece.heavy for digest, regions in alike.items()}
         self.took: list[float] = []  # seconds that regions took as written, for each matmul and reduction
+        self.spent_s = dict.fromkeys(races, 0.0)  # seconds that regions have taken
 
     def prepare(self, warm_up: WarmUp) -> None:
         """Measure what there is to beat, and schedule the regions as they are written.
@@ -151,14 +153,14 @@ class _SharedBudget:
         The first kernels that promise a gain are compiled while the other regions are measured and scheduled,
         and race first: no compiler is at work then, which would disturb them.
         """
-        ledger, begun = self.ledger, False
-        start, most = ledger.spent_s, _MEASURING * ledger.left_s
+        ledger, begun, start = self.ledger, False, self.ledger.spent_s
         for digest in self._by_gain()[0]:
             race = self.races[digest]
-            if ledger.spent_s - start < most:
-                race.measure_rivals()
-            if ledger.spent_s - start < 2 * most:
-                race.schedule_ahead()
+            for work, share in ((race.measure_rivals, _MEASURING), (race.schedule_ahead, 2 * _MEASURING)):
+                spent = ledger.spent_s - start
+                if spent < share * (spent + ledger.left_s):
+                    with self._noting(digest):
+                        work()
             begun = begun or race.compile_ahead(warm_up)
 
     def run(self, first_runs: FirstRuns | None) -> None:
@@ -167,7 +169,8 @@ class _SharedBudget:
             self._try_all(first_runs, search=search)
             doubts = self._doubts()
             for digest in sorted(filter(doubts.__getitem__, doubts), key=lambda one: -doubts[one]):
-                self._note(digest, self.races[digest].confirm(self.ledger.left_s))
+                with self._noting(digest):
+                    self._note(digest, self.races[digest].confirm(self.ledger.left_s))
 
     def _try_all(self, first_runs: FirstRuns | None, *, search: bool) -> None:
         """Try kernels of every region, each with its share of the time that is left."""
@@ -179,9 +182,20 @@ class _SharedBudget:
             is_last = digest == last_resort
             seconds = self.ledger.left_s if is_last else self._seconds_for(order[at:], gains, search=search)
             patient = not search and len(waiting) > 1
-            self._note(digest, race.try_kernels(seconds, first_runs, search=search, patient=patient))
+            with self._noting(digest):
+                self._note(digest, race.try_kernels(seconds, first_runs, search=search, patient=patient))
             if not search and self.ledger.spent_s > before_s:
                 self.took.append((self.ledger.spent_s - before_s) / self.heavy[digest])
+
+    @contextmanager
+    def _noting(self, digest: str) -> Iterator[None]:
+        """Note what a region spends inside, and grant it what it may still gain."""
+        before_s, race = self.ledger.spent_s, self.races[digest]
+        yield
+        self.spent_s[digest] += self.ledger.spent_s - before_s
+        if race.rival is not None:
+            gain_us = 0.0 if race.settled else race.hope_us * len(self.alike[digest])
+            self.ledger.grant(digest, self.spent_s[digest], gain_us)
 
     def _seconds_for(self, left: Sequence[str], gains: Mapping[str, float], *, search: bool) -> float:
         """Return the seconds of the first of the regions that are left; 0 where others need them more."""

@@ -19,6 +19,8 @@ __all__ = ["Decision", "Ledger"]
 
 _SHARE = 0.85  # a search may take this share of the time that Inductor is expected to take
 _MOST_S = 60.0  # the largest budget where the user gives none
+_PAYING_CALLS = 100  # without a budget, what a region gains in so many calls may be spent on it
+_BACKWARD = 0.6  # the share of the time left that a forward pass leaves for its backward pass
 _LEAST_KERNEL_S = 0.4  # in less time no kernel was compiled: the cache had it, or there is none
 _NEAR_PEAK = 0.75  # a report says so where kernels reach this share of the peak rates
 
@@ -98,6 +100,8 @@ class Ledger:
     spent_s: float = 0.0
     inductor_s: float = 0.0  # the seconds that Inductor is expected to take for the graphs so far
     saved_s: float = 0.0  # the share of these that Inductor saves, as it need not compile what is taken
+    granted_s: dict[str, float] = field(default_factory=dict)  # by region: what its gain pays back in time
+    end_s: float = inf  # the seconds after which the present graph leaves the rest to its backward pass
     node_s: float = 0.0  # the seconds that Inductor took to prepare each node
     each_s: float = inf  # the fewest seconds that Inductor took for a kernel of a region
     entered: float | None = None  # when Inductor got the present graph, by the clock of this thread
@@ -114,14 +118,34 @@ class Ledger:
 
     @property
     def budget_s(self) -> float:
-        """The seconds of search and tuning: the option, or else a share of what Inductor takes and saves."""
-        told = self.options.budget_s
-        return min(_SHARE * self.inductor_s + self.saved_s, _MOST_S) if told is None else told
+        """The seconds of search and tuning: the option, or else what Inductor's compiling and gains justify.
+
+        These are a share of what Inductor takes, what it saves, and what the gain of regions pays back.
+        """
+        if (told := self.options.budget_s) is not None:
+            return told
+        return min(_SHARE * self.inductor_s + self.saved_s + sum(self.granted_s.values()), _MOST_S)
 
     @property
     def left_s(self) -> float:
-        """The seconds of search and tuning that are left."""
-        return max(self.budget_s - self.spent_s, 0.0)
+        """The seconds of search and tuning that are left for the present graph."""
+        return max(min(self.budget_s, self.end_s) - self.spent_s, 0.0)
+
+    def grant(self, region: str, spent_s: float, gain_us: float) -> None:
+        """Grant a region, by its digest, the time it has spent and what a gain in each call pays back."""
+        self.granted_s[region] = spent_s + _PAYING_CALLS * gain_us / 1e6
+
+    @contextmanager
+    def leaving_for_backward(self, role: str) -> Iterator[None]:
+        """Leave time for the backward pass, which comes next and has more to compute, in a forward pass."""
+        if role == "forward":
+            told = self.options.budget_s
+            most_s = _MOST_S if told is None else told
+            self.end_s = self.spent_s + (1 - _BACKWARD) * max(most_s - self.spent_s, 0.0)
+        try:
+            yield
+        finally:
+            self.end_s = inf
 
     def note_arrival(self, graph: fx.Graph, *, joint: bool, alone: float = 1.0) -> None:
         """Note that Inductor hands over a graph: the seconds that it took, and those of compiling to come."""

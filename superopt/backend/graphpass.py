@@ -126,7 +126,8 @@ class RegionPass(CustomGraphPass):
                 yield region
 
         race = WholeRace(graph, target, self.ledger, lambda *given: replace_all(*given), weights)
-        found = decisions_of(read(), target, self.ledger, warm_up)
+        with self.ledger.leaving_for_backward(role):
+            found = decisions_of(read(), target, self.ledger, warm_up)
         waiting = {digest: self.ledger.pending[digest] for digest in found if digest in self.ledger.pending}
         decided = [(region, found[region.key.digest]) for region in regions]
         stay = race.kept(offered_of(decided))

@@ -119,10 +119,10 @@ class RegionRace:
 
     @property
     def hope_us(self) -> float:
-        """What may be gained by the region as it is written, where its kernels' times are predicted."""
+        """What may still be gained by the region as it is written, where its kernels' times are predicted."""
         if (expected_us := self.ahead.expected_us) is None:
             return _UNSEEN * self.gain_us
-        return max(self._least_before_us - expected_us, _DOUBT * self.gain_us)
+        return max((self._taken_us or self._least_before_us) - expected_us, _DOUBT * self.gain_us)
 
     @property
     def _least_before_us(self) -> float:

@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from superopt.backend import region_race
+from superopt.backend.budget import decisions_of
 from superopt.backend.cache import epoch, keep, known_decision
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.options import BackendOptions
@@ -21,6 +23,7 @@ from superopt.candidates import RegionCandidates
 from superopt.candidates.schedules import schedules
 from superopt.driver import search as searched
 from superopt.funnel import Limits, State, run_regions
+from superopt.funnel.warm_up import WarmUp
 from superopt.options import OptimizeOptions
 from superopt.rivals import inductor as inductors
 from superopt.rivals.kinds import kinds_of
@@ -68,6 +71,56 @@ def test_a_budget_is_as_told_or_follows_inductor() -> None:
     free.inductor_s = 1e6
     assert free.budget_s == 60.0
     assert ledger().budget_s == 0.0
+
+
+def test_a_gain_pays_for_the_time_it_takes() -> None:
+    """What a hundred calls gain may be spent; what is gained no more is granted no more."""
+    told, free = ledger(budget_s=9.0), ledger()
+    for one in (told, free):
+        one.inductor_s = 2.0
+        one.grant("a", 1.0, 50_000.0)
+        one.grant("b", 0.0, 20_000.0)
+    assert told.budget_s == 9.0
+    assert free.budget_s == pytest.approx(1.7 + 1.0 + 5.0 + 2.0)
+    free.grant("a", 3.0, 0.0)
+    assert free.budget_s == pytest.approx(1.7 + 3.0 + 2.0)
+    free.grant("a", 3.0, 1e7)
+    assert free.budget_s == 60.0
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_slow_rivals_let_the_budget_grow(
+    monkeypatch: pytest.MonkeyPatch, region: Region, target: Target, settled: bool
+) -> None:
+    def measure(race: RegionRace) -> None:
+        race.rival = SimpleNamespace(most_us=2e5, least_us=0.0)  # type: ignore[assignment]
+        race.before_us, race.settled = 2e5, settled
+
+    monkeypatch.setattr(RegionRace, "measure_rivals", measure)
+    monkeypatch.setattr(RegionRace, "schedule_ahead", lambda race: None)
+    monkeypatch.setattr(RegionRace, "try_kernels", lambda race, *given, **named: race.blank)
+    one = ledger(tune="off", cache=False)
+    one.inductor_s = 3.0
+    with WarmUp() as warm_up:
+        decisions_of([region], target, one, warm_up)
+    grown_s = 0.0 if settled else 100 * 0.3 * 0.2
+    assert one.budget_s == pytest.approx(0.85 * 3.0 + grown_s, rel=0.01)
+
+
+def test_a_forward_pass_leaves_time_for_its_backward_pass() -> None:
+    for one, all_s in ((ledger(budget_s=10.0), 10.0), (ledger(), 60.0)):
+        one.inductor_s, one.spent_s = 1e6, 1.0
+        with one.leaving_for_backward("inference"):
+            assert one.left_s == all_s - 1
+        with one.leaving_for_backward("forward"):
+            assert one.left_s == pytest.approx(0.4 * (all_s - 1))
+            one.spent_s += 2.0
+            assert one.left_s == pytest.approx(0.4 * (all_s - 1) - 2)
+        assert one.left_s == all_s - 3
+    little = ledger()
+    little.inductor_s = 4.0
+    with little.leaving_for_backward("forward"):  # the backward pass adds to the default itself
+        assert little.left_s == little.budget_s
 
 
 def test_what_is_spent_is_left_no_more() -> None:
