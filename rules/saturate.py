@@ -52,8 +52,12 @@ class Table:
         return len(self.entries)
 
 
+_READING_S = 8e-6  # about the seconds that it takes to read an e-node of a large e-graph
+_TOLD_S = 0.05  # a round of so many seconds tells how long the next ones take
+_SHORT_S = 0.5  # so long an e-graph is read even when the time is over
+
 NO_TABLE = Table((), 0, (), (), 0, None)
-"""The table of a search that does without an e-graph."""
+"""The table of a search that does without an e-graph, or for which there was no time to read it."""
 
 
 @cache
@@ -82,11 +86,11 @@ def saturate(
         )
     limits = limits or SaturationLimits()
     table = _saturated(goal, limits, stop, more, plain=False, weights=weights)
-    if table.truncated is None or table.truncated == "interrupted":
+    if table.truncated is None or (stop is not None and stop()):
         return table
     # Constants and logarithms may swell the e-graph beyond the limits; without them it may be complete.
     again = _saturated(goal, limits, stop, more, plain=True, weights=weights)
-    return table if again.truncated else replace(again, late=again.late or table.late)
+    return table if again.truncated and table.roots else replace(again, late=again.late or table.late)
 
 
 def _saturated(
@@ -103,6 +107,7 @@ def _saturated(
     truncated: str | None = None
     late = False
     rounds = 0
+    pace = _Pace(start)
     while truncated is None:
         if plain:
             running.run(ANALYSIS)
@@ -116,13 +121,32 @@ def _saturated(
         rounds += 1
         if running.nodes > limits.nodes:
             truncated = f"limit of {limits.nodes} e-nodes"
-        elif time.perf_counter() - start > limits.seconds:
+        elif pace.next_end() - start > limits.seconds:
             truncated, late = f"limit of {limits.seconds:g} s", True
         elif rounds >= limits.rounds:
             truncated = f"limit of {limits.rounds} rounds"
         elif stop is not None and stop():
             truncated, late = "interrupted", True
+    left_s = limits.seconds - (time.perf_counter() - start)
+    if truncated is not None and (
+        (stop is not None and stop()) or _READING_S * running.nodes > max(left_s, _SHORT_S)
+    ):
+        return replace(NO_TABLE, truncated=truncated, late=True)
     return replace(_Export(running, len(goal.leaves)).table(rounds, truncated), late=late)
+
+
+class _Pace:
+    """How long the rounds take: each longer than the one before by about the same factor."""
+
+    def __init__(self, start: float) -> None:
+        self._at = start
+        self._took = 0.0
+
+    def next_end(self) -> float:
+        """Return about when the next round ends, at the end of one; a short one says nothing of the next."""
+        before, now = self._took, time.perf_counter()
+        self._took, self._at = now - self._at, now
+        return now + (self._took * max(self._took / before, 1.0) if before > _TOLD_S else 0.0)
 
 
 _CODE = {op: code for code, op in enumerate(OPERATORS)}

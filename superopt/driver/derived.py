@@ -39,6 +39,10 @@ class _Running(Protocol):
     def limit(self) -> str:
         """What ends the search when `out_of_time` says so."""
 
+    @property
+    def proving_seconds_left(self) -> float:
+        """The time until the deadline."""
+
     def out_of_time(self) -> bool:
         """Whether to stop and give the best so far."""
 
@@ -107,7 +111,8 @@ def _corrected(region: RegionSearch, run: _Running) -> RegionSearch:
             graph = canonical(one.graph)
             bound = bound_of(graph, (), run.options.weights)
             tried = (Found(graph, bound, None, correction=str(one)),)
-            found, short = prove_found(region.goal, tried, run.options.seed, _SHARE * run.options.seconds)
+            seconds = min(_SHARE * run.options.seconds, run.proving_seconds_left)
+            found, short = prove_found(region.goal, tried, run.options.seed, seconds)
             late |= short
             proven += found
             left_out += not found

@@ -153,13 +153,16 @@ def select_best(found: Sequence[Found], count: int) -> tuple[Found, ...]:
     return tuple(one for one in found if id(one) in chosen or one.is_original)
 
 
+_ORIGINAL_S = 0.2  # seconds in which the goal in its usual form is proven when time is over; most take less
+
+
 def prove_found(
     goal: Graph, found: Sequence[Found], seed: int | None, seconds: float | None = None
 ) -> tuple[tuple[Found, ...], bool]:
     """Return the graphs that are proven equal to the goal, with their verdicts, and whether time was short.
 
-    What is not equal was merged by an unlucky draw. The proofs take at most so many seconds, but for that of
-    the goal, which always stays.
+    What is not equal was merged by an unlucky draw. The proofs take at most so many seconds. The original
+    always stays: as the goal is written, where there was no time to prove it in another form.
     """
     from superopt.verify.graphs.all_equal import equal_to_all
     from superopt.verify.graphs.equality import LATE
@@ -169,7 +172,10 @@ def prove_found(
     late = False
     for one, verdict in zip(found, verdicts, strict=True):
         if one.is_original and not verdict.equal and seconds is not None:
-            [verdict] = equal_to_all(goal, [one.graph], seed=seed)
+            [verdict] = equal_to_all(goal, [one.graph], seed=seed, seconds=_ORIGINAL_S)
+        if one.is_original and not verdict.equal:
+            [verdict] = equal_to_all(goal, [goal], seed=seed)
+            one = replace(one, graph=goal)
         if verdict.equal:
             proven.append(replace(one, verdict=verdict))
         late |= verdict.unknown and LATE in verdict.notes

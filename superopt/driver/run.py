@@ -52,8 +52,8 @@ _SPLIT_BELOW = 2_000  # e-nodes of the whole goal
 _FIRST_TRY = SaturationLimits(nodes=30_000, seconds=8.0)
 _LAST_TRY = SaturationLimits(nodes=60_000, seconds=15.0)
 _ORACLE_S = 20.0
-# Shares of a search's time: what proofs have at least, and what those of graphs with windows have.
-_PROOFS, _WINDOW_PROOFS = 0.5, 0.1
+# Shares of a search's time: what is kept for proofs, and what those of graphs with windows have.
+_PROOFS, _WINDOW_PROOFS = 0.25, 0.1
 _QUESTION_MS = 50
 _VALUE_BYTES = 400 << 20  # memory for field values, each tensor on the whole grid
 _DEFAULTS = SearchOptions()
@@ -131,6 +131,11 @@ class _Run:
 
     @property
     def seconds_left(self) -> float:
+        """The time until nothing more is looked for, so that what was found can be proven."""
+        return max(self.proving_seconds_left - _PROOFS * self.options.seconds, 0.0)
+
+    @property
+    def proving_seconds_left(self) -> float:
         """The time until the deadline."""
         return max(self.deadline - time.perf_counter(), 0.0)
 
@@ -180,6 +185,8 @@ class _Run:
                     yield replace(region, truncated=(*late, *region.truncated))
         elif attempt is None or self.out_of_time():
             yield self._leave_as_it_came(graph)
+        elif self.options.prune == "egraph" and not attempt.table.roots:
+            yield self._leave_as_it_came(graph, f"saturation: {attempt.table.truncated}")
         else:
             region = self._search_goal(attempt, clock)
             further = attempt.goal.windows and self.options.split
@@ -247,7 +254,7 @@ class _Run:
         why = why or self.limit
         original = canonical(graph)
         found = Found(original, bound_of(original, (), self.options.weights), None, is_original=True)
-        proven, _ = prove_found(graph, (found,), self.options.seed)
+        proven, _ = prove_found(graph, (found,), self.options.seed, self.proving_seconds_left)
         return RegionSearch(graph, proven, replace(_NOTHING, graphs=1), (why,))
 
     def _search_goal(self, attempt: "_Attempt", clock: Clock) -> RegionSearch:
@@ -299,9 +306,8 @@ class _Run:
 
     def _proving_s(self, goal: Goal) -> float:
         """Return the seconds for proofs of what was found for a goal."""
-        if goal.windows:
-            return _WINDOW_PROOFS * self.options.seconds
-        return max(_PROOFS * self.options.seconds, self.seconds_left)
+        left_s = self.proving_seconds_left
+        return min(_WINDOW_PROOFS * self.options.seconds, left_s) if goal.windows else left_s
 
     def _explore(self, space: TensorSpace, attempt: "_Attempt") -> Exploration:
         checkpoint, name = None, attempt.graph.name

@@ -85,7 +85,7 @@ def test_seconds(name: str, seconds: float) -> None:
     assert not result.interrupted
     assert any("seconds limit" in why for why in result.truncated)
     for region in result.regions:
-        assert originals(region) == [canonical(region.goal)]
+        assert originals(region) in ([canonical(region.goal)], [region.goal])
         assert all(one.verdict.equal for one in region.found)
 
 
@@ -94,7 +94,7 @@ def test_proofs_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     equal, ends = all_equal.equal_graphs, []
 
     def late(a: Graph, b: Graph, *, seed: int | None, end: float) -> Verdict:
-        if end == math.inf:  # the original has all the time that it takes
+        if end == math.inf:  # the goal as it is written
             return equal(a, b, seed=seed)
         ends.append(end)
         return Verdict("unknown")
@@ -103,9 +103,9 @@ def test_proofs_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.perf_counter()
     [region] = search(graph_of("rmsnorm-linear"), options=SearchOptions(seconds=3)).regions
     assert len(ends) > 3
-    assert max(ends) < start + 3 + 0.5 * 3 + 1
+    assert max(ends) < start + 3 + 0.1 * 3 + 0.5
     assert "are left out" in region.notes[0]
-    assert originals(region) == [canonical(region.goal)]
+    assert originals(region) == [region.goal]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

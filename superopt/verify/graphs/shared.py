@@ -192,7 +192,11 @@ def _numbers(graph: Graph, known: dict[object, int], shared: set[str]) -> list[i
         for port in graph.inputs
     ]
     for step in graph.steps:
-        numbers.append(known.setdefault(_key(step, [numbers[i] for i in step.inputs], name), len(known)))
+        read = [numbers[i] for i in step.inputs]
+        if step.op == "contract":  # a sum of products, however it is written
+            read = [known.setdefault(_key(Step("mul", step.inputs), read, name), len(known))]
+            step = Step("sum", step.inputs[:1], axes=step.axes)
+        numbers.append(known.setdefault(_key(step, read, name), len(known)))
     return numbers
 
 

@@ -1,0 +1,64 @@
+"""The time of a search: every phase ends with it, and what comes too late is not even read."""
+
+import pytest
+
+from superopt.driver import run, search
+from superopt.ir import parse_graph
+from superopt.rules import saturate as saturation
+from superopt.rules.saturate import SaturationLimits, saturate
+from superopt.rules.terms import goal_of
+from superopt.verify.graphs.all_equal import equal_to_all
+
+CHAIN = "graph chain\naxes m=4 k=8\n" + "".join(f"in a{i}: f32[m, k]\n" for i in range(5))
+SUM = CHAIN + "s0 = add(a0, a1)\n" + "".join(f"s{i} = add(s{i - 1}, a{i + 1})\n" for i in range(1, 4))
+SUM += "out out: f32[m, k] = s3\n"
+PRODUCTS = "graph product\naxes m=4 k=8\nin a: f32[m, k]\nin b: f32[k]\n"
+AS_SUM = PRODUCTS + "p = mul(b, a)\ns = sum[k](p)\nr = relu(s)\nout out: f32[m] = r\n"
+AS_CONTRACTION = PRODUCTS + "s = contract[k](a, b)\nr = relu(s)\nout out: f32[m] = r\n"
+
+
+def test_a_contraction_takes_the_steps_of_a_sum_of_products() -> None:
+    """Before: a proof by random tests, of seconds for a goal with many maxima."""
+    [verdict] = equal_to_all(parse_graph(AS_SUM), [parse_graph(AS_CONTRACTION)], seconds=0.0)
+    assert verdict.equal
+    assert verdict.error_bound == 0
+    other = AS_CONTRACTION.replace("contract[k](a, b)", "contract[k](a, a)")
+    [verdict] = equal_to_all(parse_graph(AS_SUM), [parse_graph(other)])
+    assert not verdict.equal
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_an_e_graph_that_comes_too_late_is_not_read(monkeypatch: pytest.MonkeyPatch, over: bool) -> None:
+    """Before: it was read and thrown away, and saturated once more without constants."""
+    read: list[int] = []
+    table = saturation._Export.table
+    monkeypatch.setattr(saturation._Export, "table", lambda self, *told: read.append(1) or table(self, *told))
+    goal = goal_of(parse_graph(SUM), ())
+    found = saturate(goal, SaturationLimits(rounds=1), lambda: over)
+    assert found.truncated
+    assert bool(found.roots) == bool(read) == (not over)
+    assert found.late == over
+
+
+def test_what_takes_too_long_to_read_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saturation, "_READING_S", 1.0)
+    few = SaturationLimits(nodes=20)
+    assert saturate(goal_of(parse_graph(SUM), ()), few).late
+    for name in ("_FIRST_TRY", "_LAST_TRY"):
+        monkeypatch.setattr(run, name, few)
+    [region] = search(parse_graph(SUM)).regions
+    assert [one.is_original for one in region.found] == [True]
+    assert region.truncated == ("saturation: limit of 20 e-nodes",)
+
+
+@pytest.mark.parametrize(("rounds_s", "next_s"), [([0.1, 0.3], 0.9), ([0.3, 0.2], 0.2), ([0.01, 0.3], 0.0)])
+def test_rounds_grow_as_they_did(
+    monkeypatch: pytest.MonkeyPatch, rounds_s: list[float], next_s: float
+) -> None:
+    now = 5.0
+    pace = saturation._Pace(now)
+    for seconds in rounds_s:
+        now += seconds
+        monkeypatch.setattr(saturation.time, "perf_counter", lambda at=now: at)
+        end = pace.next_end()
+    assert end == pytest.approx(now + next_s)
