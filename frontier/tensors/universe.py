@@ -145,6 +145,8 @@ class _ArcBuilder:
         self.leaves: set[int] = set()
         sizes = space.goal.graph.sizes
         self.extents = [prod(sizes[axis] for axis in group) for group in space.goal.groups]
+        self._volumes: dict[int, float] = {}
+        self._outer: dict[int, list[tuple[int, ...]]] = {}  # tensor -> the outer products that make it
 
     def add(self, tensor: int, op: str, attr: int, args: tuple[int, ...], reduced: int = 0) -> None:
         """Note one way to make a tensor."""
@@ -201,17 +203,24 @@ class _ArcBuilder:
 
         The sum of an elementwise product stays a sum: its product may be shared.
         """
-        bodies = list(self.arcs[arc.args[0]].values())
-        outer = [body for body in bodies if body.op == "mul" and self._is_outer(body.args)]
-        proper = [body.args for body in outer if all(not arc.reduced & ~self.masks[arg] for arg in body.args)]
+        bodies = self.arcs[arc.args[0]].values()
+        if arc.args[0] not in self._outer:
+            products = (body.args for body in bodies if body.op == "mul")
+            self._outer[arc.args[0]] = [args for args in products if self._is_outer(args)]
+        masks, reduced = self.masks, arc.reduced
+        proper = [
+            (a, b) for a, b in self._outer[arc.args[0]] if not reduced & ~masks[a] and not reduced & ~masks[b]
+        ]
         for factors in proper:
-            self.add(tensor, "contract", 0, factors, arc.reduced)
+            self.add(tensor, "contract", 0, factors, reduced)
         if proper and all(body.op == "mul" for body in bodies):
             del self.arcs[tensor][key]
 
     def _is_outer(self, args: tuple[int, ...]) -> bool:
-        masks = [self.masks[arg] for arg in args]
-        return len(masks) == 2 and bool(masks[0] & ~masks[1]) and bool(masks[1] & ~masks[0])
+        if len(args) != 2:
+            return False
+        first, second = self.masks[args[0]], self.masks[args[1]]
+        return bool(first & ~second) and bool(second & ~first)
 
     def constant_leaves(self) -> dict[int, bool]:
         """Return for each leaf that is a tensor whether something may be made of it once.
@@ -233,4 +242,7 @@ class _ArcBuilder:
         return 4 * self._volume(self.masks[tensor])
 
     def _volume(self, mask: int) -> float:
-        return float(prod(extent for bit, extent in enumerate(self.extents) if mask >> bit & 1))
+        if mask not in self._volumes:
+            extents = (extent for bit, extent in enumerate(self.extents) if mask >> bit & 1)
+            self._volumes[mask] = float(prod(extents))
+        return self._volumes[mask]
