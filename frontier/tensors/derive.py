@@ -69,10 +69,15 @@ def derive(
     pass_us: float,
     stop: Callable[[], bool] | None = None,
 ) -> tuple[tuple[Derivation, ...], bool]:
-    """Return up to `count` derivations of the roots, cheapest first, and whether any were dropped."""
+    """Return up to `count` derivations of the roots, cheapest first, and whether any were dropped.
+
+    Where `stop` ends this before a first one is found, the one of the cheapest arcs is returned.
+    """
     search = _Search(arcs_of, pass_us)
     dropped = search.run(roots, count, stop)
     wholes = search.combine_roots(tuple(roots), count)
+    if not wholes and stop is not None and stop():
+        wholes = search.cheapest_arcs(roots)
     flat = search.flat
     found = []
     for whole in wholes[:count]:
@@ -94,11 +99,14 @@ class _Search:
         self.reductions = sum(1 << i for i, (_, arc) in enumerate(self.flat) if arc.is_reduction)
         self.kept: list[list[_Partial]] = [[] for _ in arcs_of]
         self._inside: dict[int, tuple[float, int]] = {}  # tensor -> microseconds of operators, passes
+        self._cheapest: dict[int, int] = {}  # tensor -> its arc of the cheapest derivation
         self.root_places: dict[int, int] = {}
 
     def run(self, roots: Sequence[int], count: int, stop: Callable[[], bool] | None) -> bool:
         """Fill `kept` to a fixpoint; return whether a limit dropped anything."""
         order = self._order()
+        if stop is not None and stop():
+            return True
         self.root_places = dict.fromkeys(roots, max(count, _KEPT))
         self._promising(roots)
         order = [tensor for tensor in order if self.choices[tensor]]
@@ -137,12 +145,29 @@ class _Search:
             wholes = self._distinct(unions, max(count, _KEPT) + 1)
         return wholes
 
+    def cheapest_arcs(self, roots: Sequence[int]) -> list[_Partial]:
+        """Return the graph that takes the cheapest arc of each tensor, none where a root has no derivation.
+
+        What a tensor shares with others counts once for each use in this choice of arcs.
+        """
+        if not self._cheapest.keys() >= set(roots):
+            return []
+        pending, needed = list(roots), dict[int, int]()
+        while pending:
+            tensor = pending.pop()
+            if tensor not in needed:
+                needed[tensor] = self._cheapest[tensor]
+                pending += self.flat[needed[tensor]][1].args
+        us = sum(self.flat[i][1].us for i in needed.values())
+        arcs, tensors = (sum(1 << i for i in numbers) for numbers in (needed.values(), needed))
+        return [_Partial(us, arcs, tensors, us, ())]
+
     def _order(self) -> list[int]:
         """Return the tensors in order of their cheapest derivations (Knuth's form of Dijkstra's search)."""
         best = self._inside
         users: dict[int, list[int]] = {}
         missing: dict[int, int] = {}
-        heap: list[tuple[float, int, float, int]] = []  # cost, tensor, microseconds of operators, passes
+        heap: list[tuple[float, int, float, int, int]] = []  # cost, tensor, us of operators, passes, arc
         for tensor, choices in enumerate(self.choices):
             for i in choices:
                 args = set(self.flat[i][1].args)
@@ -150,19 +175,19 @@ class _Search:
                 for arg in args:
                     users.setdefault(arg, []).append(i)
                 if not args:
-                    heap.append((0.0, tensor, 0.0, 0))
+                    heap.append((0.0, tensor, 0.0, 0, i))
         heapify(heap)
         while heap:
-            _, tensor, us, walks = heappop(heap)
+            _, tensor, us, walks, arc_number = heappop(heap)
             if tensor in best:
                 continue
-            best[tensor] = us, walks
+            best[tensor], self._cheapest[tensor] = (us, walks), arc_number
             for i in users.get(tensor, ()):
                 missing[i] -= 1
                 user, arc = self.flat[i]
                 if not missing[i] and user not in best:
                     us, walks = self._tree(arc)
-                    heappush(heap, (us + self.pass_us * walks, user, us, walks))
+                    heappush(heap, (us + self.pass_us * walks, user, us, walks, i))
         return list(best)
 
     def _tree(self, arc: Arc) -> tuple[float, int]:
