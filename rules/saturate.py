@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
+from math import inf
 
 from superopt.errors import InputError
 from superopt.rules.axioms import Axiom
@@ -26,11 +27,15 @@ Entry = tuple[int, int, tuple[int, ...], int]
 
 @dataclass(frozen=True, slots=True)
 class SaturationLimits:
-    """When to stop saturating: e-nodes, seconds, rounds."""
+    """When to stop saturating: e-nodes, seconds, rounds, and the seconds that the search has left.
+
+    A round that would end after the last of these is not begun. The other limits stop what has gone astray.
+    """
 
     nodes: int = 30_000
     seconds: float = 5.0
     rounds: int = 64
+    seconds_left: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,9 @@ class Table:
         return len(self.entries)
 
 
-_READING_S = 8e-6  # about the seconds that it takes to read an e-node of a large e-graph
-_TOLD_S = 0.05  # a round of so many seconds tells how long the next ones take
-_SHORT_S = 0.5  # so long an e-graph is read even when the time is over
+_READING_S = 8e-6  # seconds to read one e-node of a large e-graph, measured
+_SHORT_S = 0.5  # An e-graph that is read in so many seconds is read even when the search has fewer left.
+_TOLD_S = 0.05  # Rounds of fewer seconds do not tell how long the next one takes.
 
 NO_TABLE = Table((), 0, (), (), 0, None)
 """The table of a search that does without an e-graph, or for which there was no time to read it."""
@@ -85,11 +90,12 @@ def saturate(
             ' start it by multiprocessing.get_context("spawn"), or search before the fork'
         )
     limits = limits or SaturationLimits()
-    table = _saturated(goal, limits, stop, more, plain=False, weights=weights)
+    end = time.perf_counter() + limits.seconds_left
+    table = _saturated(goal, limits, stop, more, plain=False, weights=weights, end=end)
     if table.truncated is None or (stop is not None and stop()):
         return table
     # Constants and logarithms may swell the e-graph beyond the limits; without them it may be complete.
-    again = _saturated(goal, limits, stop, more, plain=True, weights=weights)
+    again = _saturated(goal, limits, stop, more, plain=True, weights=weights, end=end)
     return table if again.truncated and table.roots else replace(again, late=again.late or table.late)
 
 
@@ -101,6 +107,7 @@ def _saturated(
     *,
     plain: bool,
     weights: bool = False,
+    end: float = inf,
 ) -> Table:
     start = time.perf_counter()
     running = Running(goal, plain=plain, more=more, weights=weights)
@@ -121,29 +128,30 @@ def _saturated(
         rounds += 1
         if running.nodes > limits.nodes:
             truncated = f"limit of {limits.nodes} e-nodes"
-        elif pace.next_end() - start > limits.seconds:
+        elif time.perf_counter() - start > limits.seconds:
             truncated, late = f"limit of {limits.seconds:g} s", True
+        elif pace.next_end() > end:
+            truncated, late = f"limit of {limits.seconds_left:.3g} s", True
         elif rounds >= limits.rounds:
             truncated = f"limit of {limits.rounds} rounds"
         elif stop is not None and stop():
             truncated, late = "interrupted", True
-    left_s = limits.seconds - (time.perf_counter() - start)
-    if truncated is not None and (
-        (stop is not None and stop()) or _READING_S * running.nodes > max(left_s, _SHORT_S)
-    ):
-        return replace(NO_TABLE, truncated=truncated, late=True)
+    if truncated is not None:
+        left_s = max(end - time.perf_counter(), _SHORT_S)
+        if (stop is not None and stop()) or _READING_S * running.nodes > left_s:
+            return replace(NO_TABLE, truncated=truncated, late=True)
     return replace(_Export(running, len(goal.leaves)).table(rounds, truncated), late=late)
 
 
 class _Pace:
-    """How long the rounds take: each longer than the one before by about the same factor."""
+    """Predicts when the next round ends: a round takes longer than the one before by about a fixed factor."""
 
     def __init__(self, start: float) -> None:
         self._at = start
         self._took = 0.0
 
     def next_end(self) -> float:
-        """Return about when the next round ends, at the end of one; a short one says nothing of the next."""
+        """Return about when the next round ends; call this at the end of every round."""
         before, now = self._took, time.perf_counter()
         self._took, self._at = now - self._at, now
         return now + (self._took * max(self._took / before, 1.0) if before > _TOLD_S else 0.0)

@@ -52,8 +52,10 @@ _SPLIT_BELOW = 2_000  # e-nodes of the whole goal
 _FIRST_TRY = SaturationLimits(nodes=30_000, seconds=8.0)
 _LAST_TRY = SaturationLimits(nodes=60_000, seconds=15.0)
 _ORACLE_S = 20.0
-# Shares of a search's time: what is kept for proofs, and what those of graphs with windows have.
-_PROOFS, _WINDOW_PROOFS = 0.25, 0.1
+# Shares of a search's time: what is kept for proofs, and has to do for graphs with windows; and the share of
+# what is left that exploring takes at most: the derivation of graphs from as many tensors takes the rest.
+_PROOFS, _EXPLORING = 0.1, 0.75
+_LATE_GRAPHS = 4  # the cheapest graphs, which are made even when time is over
 _QUESTION_MS = 50
 _VALUE_BYTES = 400 << 20  # memory for field values, each tensor on the whole grid
 _DEFAULTS = SearchOptions()
@@ -194,7 +196,7 @@ class _Run:
 
     def _search_along(self, clock: Clock, graph: Graph, refinement: Refinement) -> RegionSearch | None:
         """Search a graph with new axes; None where it would be too large."""
-        limits = replace(_FIRST_TRY, seconds=min(_FIRST_TRY.seconds, self.seconds_left))
+        limits = replace(_FIRST_TRY, seconds_left=self.seconds_left)
         with clock.phase("saturate"), interrupts_noted(self):
             self.report("saturate", graph.name)
             names = [axis.name for axis in refinement.axes]
@@ -208,8 +210,7 @@ class _Run:
 
     def _prepare(self, graph: Graph, clock: Clock, *, last: bool = False) -> "_Attempt":
         """Saturate a goal, and where it is small enough once more with its reductions split."""
-        limits = _LAST_TRY if last else _FIRST_TRY
-        limits = replace(limits, seconds=min(limits.seconds, self.seconds_left))
+        limits = replace(_LAST_TRY if last else _FIRST_TRY, seconds_left=self.seconds_left)
         with clock.phase("saturate"), interrupts_noted(self):
             self.report("saturate", graph.name)
             whole = self._saturate(graph, graph, {}, limits)
@@ -221,7 +222,7 @@ class _Run:
             if whole.table.nodes > _SPLIT_BELOW:
                 note = f"reductions stay whole: over {_SPLIT_BELOW:,} e-nodes they are not split"
                 return replace(whole, notes=(note,))
-            limits = replace(limits, seconds=min(limits.seconds, self.seconds_left))
+            limits = replace(limits, seconds_left=self.seconds_left)
             attempt = self._saturate(graph, split, halves, limits)
         if not fits(attempt.goal):
             return replace(whole, notes=("reductions stay whole: with them split there are too many axes",))
@@ -305,9 +306,9 @@ class _Run:
         return RegionSearch(graph, proven, statistics, tuple(truncated), notes, reached)
 
     def _proving_s(self, goal: Goal) -> float:
-        """Return the seconds for proofs of what was found for a goal."""
-        left_s = self.proving_seconds_left
-        return min(_WINDOW_PROOFS * self.options.seconds, left_s) if goal.windows else left_s
+        """Return the seconds for proofs of what was found for a goal, a few even where time is over."""
+        kept_s = _PROOFS * self.options.seconds
+        return kept_s if goal.windows else max(kept_s, self.proving_seconds_left)
 
     def _explore(self, space: TensorSpace, attempt: "_Attempt") -> Exploration:
         checkpoint, name = None, attempt.graph.name
@@ -321,7 +322,8 @@ class _Run:
             workers=self.options.workers,
             transport=transport_named(self.options.engine),
             limits=Limits(
-                seconds=self.seconds_left, rows=min(self.options.rows, _VALUE_BYTES // space.grid.value_bytes)
+                seconds=_EXPLORING * self.seconds_left,
+                rows=min(self.options.rows, _VALUE_BYTES // space.grid.value_bytes),
             ),
             keep_arcs=True,
             checkpoint=checkpoint,
@@ -359,6 +361,8 @@ class _Run:
 
             derivations, _ = derive(universe.arcs, roots, count=most, pass_us=machine.pass_us, stop=stop)
             for derivation in derivations:
+                if len(graphs) > _LATE_GRAPHS and stop():
+                    break
                 made = graph_of(attempt.goal, tuple(roots), derivation)
                 merged, left = merge_halves(made, attempt.halves)
                 merged = canonical(merged, attempt.graph)

@@ -1,8 +1,12 @@
 """The time of a search: every phase ends with it, and what comes too late is not even read."""
 
+import time
+from dataclasses import replace
+
 import pytest
 
-from superopt.driver import run, search
+from superopt.driver import SearchOptions, run, search
+from superopt.frontier.tensors.derive import Arc, derive
 from superopt.ir import parse_graph
 from superopt.rules import saturate as saturation
 from superopt.rules.saturate import SaturationLimits, saturate
@@ -43,10 +47,13 @@ def test_an_e_graph_that_comes_too_late_is_not_read(monkeypatch: pytest.MonkeyPa
 def test_what_takes_too_long_to_read_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saturation, "_READING_S", 1.0)
     few = SaturationLimits(nodes=20)
-    assert saturate(goal_of(parse_graph(SUM), ()), few).late
+    goal = goal_of(parse_graph(SUM), ())
+    assert not saturate(goal, few).late
+    assert saturate(goal, replace(few, seconds_left=5.0)).late
     for name in ("_FIRST_TRY", "_LAST_TRY"):
         monkeypatch.setattr(run, name, few)
-    [region] = search(parse_graph(SUM)).regions
+    monkeypatch.setattr(run, "halves_of", lambda graph: None)
+    [region] = search(parse_graph(SUM), options=SearchOptions(seconds=5.0)).regions
     assert [one.is_original for one in region.found] == [True]
     assert region.truncated == ("saturation: limit of 20 e-nodes",)
 
@@ -62,3 +69,40 @@ def test_rounds_grow_as_they_did(
         monkeypatch.setattr(saturation.time, "perf_counter", lambda at=now: at)
         end = pace.next_end()
     assert end == pytest.approx(now + next_s)
+
+
+@pytest.mark.parametrize("predicted_s", [3.0, 30.0])
+def test_a_round_that_would_end_too_late_is_not_begun(
+    monkeypatch: pytest.MonkeyPatch, predicted_s: float
+) -> None:
+    """Only the end of the search counts: another limit stops rounds that have taken long."""
+    monkeypatch.setattr(saturation._Pace, "next_end", lambda pace: time.perf_counter() + predicted_s)
+    goal = goal_of(parse_graph(SUM), ())
+    whole = saturate(goal, SaturationLimits())
+    assert whole.truncated is None
+    found = saturate(goal, SaturationLimits(seconds_left=20.0))
+    assert (found.truncated, found.late) == ((None, False) if predicted_s < 20 else ("limit of 20 s", True))
+
+
+SHARED = (
+    (Arc("leaf", 0, (), 0.0),),
+    (Arc("exp", 0, (0,), 3.0), Arc("neg", 0, (0,), 2.0)),
+    (Arc("neg", 0, (1,), 2.0),),
+    (Arc("add", 0, (1, 2), 1.0), Arc("neg", 0, (2,), 9.0)),
+    (Arc("neg", 0, (5,), 1.0),),
+    (Arc("neg", 0, (4,), 1.0),),
+)
+
+
+def test_a_derivation_that_ends_at_once_takes_the_cheapest_arcs() -> None:
+    """Before: no graph was derived, though the exploration had reached the goal."""
+    for stop in (None, lambda: True):
+        [derivation], _ = derive(SHARED, [3, 2], count=1, pass_us=1.0, stop=stop)
+        assert derivation.us == 5.0
+        assert [(tensor, arc.op) for tensor, arc in sorted(derivation.arcs)] == [
+            (0, "leaf"),
+            (1, "neg"),
+            (2, "neg"),
+            (3, "add"),
+        ]
+    assert derive(SHARED, [4], count=64, pass_us=1.0, stop=lambda: True) == ((), True)
