@@ -12,7 +12,7 @@ from torch import Tensor as TorchTensor
 
 from superopt.codegen.cpp.calls import Link, chained, load_kernel
 from superopt.codegen.cpp.compile import compile_source
-from superopt.codegen.cpp.config import CppConfig, default_config
+from superopt.codegen.cpp.config import CppConfig, default_config, is_much_more_work
 from superopt.codegen.cpp.emit import emit, lower_kernel
 from superopt.codegen.cpp.library import LibraryKernel, LibraryRun, spread
 from superopt.codegen.cpp.source import Argument, CppSource
@@ -64,18 +64,25 @@ class CppKernel:
         self.source = emit(program, config, lengths)
         self._config, self._flags = config, tuple(flags)
         self._lengths = dict(lengths or program.graph.sizes)  # up to which axes have been
-        self._longer: CppKernel | None = None  # the same, printed for longer sums
+        self._larger: CppKernel | None = None  # the same, printed for longer sums or for all threads
         unit_strides = has_unit_strides(program, self.source)
         self._calls = {unit_strides: self._compiled(unit_strides=unit_strides)}
 
     def serving(self, sizes: Mapping[str, int]) -> "CppKernel":
-        """Return the kernel for some sizes: where sums are too long for this one, it is printed anew."""
-        if not are_too_long(self.source.sums, sizes, self._lengths):
+        """Return the kernel for some sizes.
+
+        It is printed anew where sums are too long for this one, or where one thread has too much to do.
+        """
+        lengths, config = self._lengths, self._config
+        if are_too_long(self.source.sums, sizes, lengths):
+            lengths = {axis: max(size, sizes[axis]) for axis, size in lengths.items()}
+        if config.threads == 1 and self.program.grid and is_much_more_work(self.program, sizes):
+            config = replace(config, threads=0)
+        if lengths is self._lengths and config is self._config:
             return self
-        if self._longer is None:
-            lengths = {axis: max(size, sizes[axis]) for axis, size in self._lengths.items()}
-            self._longer = CppKernel(self.program, self._config, flags=self._flags, lengths=lengths)
-        return self._longer.serving(sizes)
+        if self._larger is None:
+            self._larger = CppKernel(self.program, config, flags=self._flags, lengths=lengths)
+        return self._larger.serving(sizes)
 
     def link(
         self,

@@ -206,3 +206,29 @@ def test_code_for_other_strides_is_compiled_when_it_is_called_for(
     strided = kernel(x=x.t().contiguous().t(), w=torch.stack([w, w], -1)[..., 0])["y"]
     assert libraries() > contiguous
     torch.testing.assert_close(strided, first, rtol=1e-4, atol=1e-3)
+
+
+def test_a_kernel_of_little_work_takes_all_threads_for_much_more() -> None:
+    """Before: a kernel made at small sizes ran on one thread for good."""
+    run = CppMuGraph(fuse(parse_graph(SOFTMAX.format("f32"))), flags=("-O1",))
+    [source] = run.sources
+    [kernel] = run._kernels
+    assert "#pragma omp" not in source
+    x, w = torch.randn(17, 33), torch.randn(33, 40)
+    for rows, again in ((17, False), (20, False), (2000, True), (2001, True), (17, False)):
+        given = torch.randn(rows, 33)
+        wanted = torch.softmax(given, -1) @ w
+        torch.testing.assert_close(run(x=given, w=w)["y"], wanted, rtol=1e-4, atol=1e-5)
+        served = kernel.serving({"m": rows, "k": 33, "n": 40})
+        assert (served is not kernel) == again
+        assert ("#pragma omp" in served.source.code) == again
+    assert kernel.serving({"m": 2000, "k": 33, "n": 40}) is kernel.serving({"m": 2001, "k": 33, "n": 40})
+    torch.testing.assert_close(run(x=x, w=w)["y"], torch.softmax(x, -1) @ w, rtol=1e-4, atol=1e-5)
+
+
+def test_a_kernel_measured_on_one_thread_stays_there_until_it_has_much_more_to_do() -> None:
+    graph = parse_graph(MATMUL.format("f32").replace("m=17 k=33 n=40", "m=64 k=64 n=64"))
+    config = CppConfig((("m", 16), ("n", 64), ("k", 64)), threads=1)
+    [kernel] = CppMuGraph(fuse(graph), {0: config}, flags=("-O1",))._kernels
+    assert kernel.serving({"m": 128, "k": 64, "n": 64}) is kernel
+    assert kernel.serving({"m": 512, "k": 64, "n": 64}) is not kernel

@@ -3,5 +3,6 @@
 from superopt.codegen.cpp.config.choices import configs
 from superopt.codegen.cpp.config.config import FEW, GROUPED, CppConfig
 from superopt.codegen.cpp.config.default import default_config
+from superopt.codegen.cpp.config.kernel import is_much_more_work
 
-__all__ = ["FEW", "GROUPED", "CppConfig", "configs", "default_config"]
+__all__ = ["FEW", "GROUPED", "CppConfig", "configs", "default_config", "is_much_more_work"]

@@ -14,6 +14,7 @@ __all__ = [
     "equal_tile",
     "is_cut_by_mask",
     "is_little_work",
+    "is_much_more_work",
     "part_axes",
     "reads_along",
     "shared_volume",
@@ -26,15 +27,29 @@ LANES = 16
 _LITTLE_WORK = 32768  # so many element operations take less time than starting a second thread
 
 
+_MUCH_MORE = 4  # times as much work is worth threads for a kernel that is fastest without
+
+
 def is_little_work(program: KernelProgram, sizes: Mapping[str, int]) -> bool:
     """Whether the kernel takes less time than starting threads does."""
+    return _count_operations(program, sizes) <= _LITTLE_WORK
+
+
+def is_much_more_work(program: KernelProgram, sizes: Mapping[str, int]) -> bool:
+    """Whether the kernel has so much more work for these sizes than for its own that threads are worth it."""
+    own = _count_operations(program, program.graph.sizes)
+    return _count_operations(program, sizes) > max(_LITTLE_WORK, _MUCH_MORE * own)
+
+
+def _count_operations(program: KernelProgram, sizes: Mapping[str, int]) -> int:
+    """Return about how many operations on single elements the kernel takes."""
     axes = value_axes(program.graph)
     work = [
         axes[one.value].union(*(axes[i] for i in one.step.inputs))
         for one, _ in program.flat()
         if isinstance(one, (Compute, Move))
     ]
-    return sum(prod(max(1, sizes[axis]) for axis in every) for every in work) <= _LITTLE_WORK
+    return sum(prod(max(1, sizes[axis]) for axis in every) for every in work)
 
 
 def count_programs(tiles: Mapping[str, int], sizes: Mapping[str, int]) -> int:
