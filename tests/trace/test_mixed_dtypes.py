@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from superopt.trace import trace
+from superopt import equivalent
+from superopt.trace import run_graph, trace
 
 _OPERATORS = (
     "{a} + {b}",
@@ -265,3 +266,23 @@ def test_numbers_are_those_of_eager_pytorch(
     """Before: each of these was traced as something else."""
     made = trace(function, given, for_proof=for_proof).run(given)
     torch.testing.assert_close(made, function(given), check_dtype=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_number_that_fills_a_tensor_of_a_half_type_is_rounded_to_it(dtype: torch.dtype) -> None:
+    """Before: it stayed 0.1 where a wider tensor read it, and was proven equal to 0.1."""
+    x = torch.randn(4, 8)
+    for filled in (
+        lambda x: x * torch.full((), 0.1, dtype=dtype),
+        lambda x: x * torch.full_like(x, 0.1, dtype=dtype),
+        lambda x: x * torch.scalar_tensor(0.1, dtype=dtype).float(),
+        lambda x: torch.where(x > 0, x, x.new_full((8,), 0.1, dtype=dtype)),
+    ):
+        found = trace(filled, x).program
+        [graph] = [region.graph for region in found.regions]
+        [made] = run_graph(graph, {port.name: x for port in graph.inputs}).values()
+        torch.testing.assert_close(made, filled(x), rtol=1e-6, atol=1e-7, check_dtype=False)
+    half = equivalent(lambda x: x * torch.full((), 0.1, dtype=dtype), lambda x: x * 0.1, x)
+    assert not half.equal
+    assert equivalent(lambda x: x * torch.full((), 0.5, dtype=dtype), lambda x: x * 0.5, x).equal
+    assert equivalent(lambda x: x * torch.full((), 0.1), lambda x: x * 0.1, x).equal

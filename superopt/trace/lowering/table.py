@@ -1,6 +1,7 @@
 """The table of lowerings: which function turns a call of each ATen operator into algebra."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any, TypeVar
 
 import torch
@@ -111,7 +112,13 @@ def _promoted(number: float | int | bool, dtype: torch.dtype) -> torch.dtype:
 
 
 def held(b: Builder, value: Any, dtype: torch.dtype | None) -> Sym:
-    """Return a number or a tensor as a tensor of a dtype holds it; without a dtype, as it is."""
+    """Return a number or a tensor as a tensor of a dtype holds it; without a dtype, as it is.
+
+    Numbers are rounded to half types, whose tensors may meet tensors of wider types. Any other float stands
+    for the number that was written: so 0.1 is one number, whether it is an argument or fills a tensor.
+    """
+    if dtype in _HALVES and isinstance(value, (int, float)) and isfinite(value):
+        value = torch.tensor(value, dtype=dtype).item()
     found = value if isinstance(value, Sym) else b.scalar(value, _dtype_of(value))
     number = b.constant(found.value)
     if dtype is None or found.dtype == dtype:
@@ -126,6 +133,9 @@ def held(b: Builder, value: Any, dtype: torch.dtype | None) -> Sym:
     if found.mask is not None:
         raise UnsupportedError("infinity as an integer")
     return b.scalar(bool(number) if dtype == torch.bool else wrapped(int(number), dtype), dtype)
+
+
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 def _dtype_of(number: float | int | bool) -> torch.dtype:
