@@ -52,8 +52,8 @@ _SPLIT_BELOW = 2_000  # e-nodes of the whole goal
 _FIRST_TRY = SaturationLimits(nodes=30_000, seconds=8.0)
 _LAST_TRY = SaturationLimits(nodes=60_000, seconds=15.0)
 _ORACLE_S = 20.0
-# Shares of a search's time: what is kept for proofs, and has to do for graphs with windows; and the share of
-# what is left that exploring takes at most: the derivation of graphs from as many tensors takes the rest.
+# The share of a search's time that is kept for proofs; graphs with windows get no more than that. And the
+# share of the time left that exploring may take: deriving graphs from what was explored takes the rest.
 _PROOFS, _EXPLORING = 0.1, 0.75
 _LATE_GRAPHS = 4  # the cheapest graphs, which are made even when time is over
 _QUESTION_MS = 50

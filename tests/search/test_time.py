@@ -106,3 +106,21 @@ def test_a_derivation_that_ends_at_once_takes_the_cheapest_arcs() -> None:
             (3, "add"),
         ]
     assert derive(SHARED, [4], count=64, pass_us=1.0, stop=lambda: True) == ((), True)
+
+
+@pytest.mark.parametrize("terms", [8, 14])
+def test_a_search_takes_about_the_time_it_was_told(terms: int) -> None:
+    """Before: 2 s of search took up to 6 s."""
+    matrices = "".join(f"in a{i}: f32[x{i}, x{i + 1}]\n" for i in range(terms))
+    steps = "".join(
+        f"t{i} = contract[x{i}]({f't{i - 1}' if i > 1 else 'a0'}, a{i})\n" for i in range(1, terms)
+    )
+    axes = " ".join(f"x{i}=64" for i in range(terms + 1))
+    text = f"graph chain\naxes {axes}\n{matrices}{steps}out y: f32[x0, x{terms}] = t{terms - 1}\n"
+    start = time.process_time()  # of this process: other ones may keep the machine busy
+    result = search(parse_graph(text), options=SearchOptions(seconds=1.0))
+    assert time.process_time() - start < 1.25 * 1.0 + 0.5
+    assert result.truncated
+    for region in result.regions:
+        assert any(one.is_original for one in region.found)
+        assert all(one.verdict.equal for one in region.found)
