@@ -166,3 +166,29 @@ kernel grid[m, n]
   t6 = mul(t4, t5)
 out out: f32[m, n] = t6
 """
+
+
+TWO = ROUNDED.replace("bf16", "f32").replace("round t3 to f32\n", "")
+
+
+@pytest.mark.parametrize("name", ["x: f32[m, k]", "v: f32[n, r]"])
+def test_an_input_that_leaves_is_a_result_of_the_first_piece(name: str) -> None:
+    """It is so also where the first kernel does not read it."""
+    mugraph = parse_mugraph(TWO + f"out kept{name[1:]} = {name[0]}\n")
+    [(_, first), (_, last)] = kernels_apart(mugraph)
+    assert [output.port.name for output in first.graph.outputs] == ["kept", "two_t3"]
+    assert [output.port.name for output in last.graph.outputs] == ["out"]
+    _check_pieces(mugraph)
+
+
+def test_a_result_that_is_repeated_is_not_read_again() -> None:
+    """Kernels read one row where the result has many equal ones."""
+    mugraph = parse_mugraph(TWO + "out wide: f32[m, r, n] = t3\n")
+    [_, (_, last)] = kernels_apart(mugraph)
+    assert [port.dims for port in last.graph.inputs] == [(("n",), ("r",)), (("m",), ("n",))]
+    _check_pieces(mugraph)
+
+
+def _check_pieces(mugraph: MuGraph) -> None:
+    tensors = _drawn(mugraph.graph)
+    torch.testing.assert_close(_run_apart(mugraph, tensors), run_graph(mugraph.graph, tensors))

@@ -60,16 +60,13 @@ def _alone(mugraph: MuGraph, segment: Segment) -> MuGraph:
     kernels = [mugraph.kernels[at] for at in segment]
     made = {tile.value for kernel in kernels for tile, _ in walk(kernel)}
     stored = _stored(mugraph, segment)
-    read = sorted(_loaded(mugraph, segment) - stored)
+    carried = {one.value for one in graph.outputs if one.value < first and segment.start == 0}
+    read = sorted(_loaded(mugraph, segment) - stored | carried)
     after = range(segment.stop, len(mugraph.kernels))
     inputs = tuple(graph.inputs[one] if one < first else _between(mugraph, one) for one in read)
     place = {value: at for at, value in enumerate((*read, *sorted(made)))}
     steps = [graph.step_at(value) for value in sorted(made)]
-    outputs = [
-        replace(one, value=place[one.value])
-        for one in graph.outputs
-        if one.value in stored or (one.value < first and segment.start == 0)
-    ]
+    outputs = [replace(one, value=place[one.value]) for one in graph.outputs if one.value in stored | carried]
     leaving = sorted(stored & _loaded(mugraph, after))
     known = {one.port.name for one in outputs}
     handed = (Output(_between(mugraph, value), place[value]) for value in leaving)
@@ -95,10 +92,10 @@ def _between(mugraph: MuGraph, value: int) -> Port:
     """Return a value that lies between kernels as an input or a result; an equal result is itself."""
     graph = mugraph.graph
     dtype = dict(mugraph.rounded).get(value, "f32")
-    for output in graph.outputs:
-        if output.value == value and output.port.dtype == dtype and output.port.strides is None:
-            return output.port
     axes = value_axes(graph)[value]
+    for port in (output.port for output in graph.outputs if output.value == value):
+        if port.dtype == dtype and port.strides is None and {*port.axes} == axes:
+            return port
     dims = tuple((axis.name,) for axis in graph.axes if axis.name in axes)
     return Port(f"{graph.name.replace('.', '_')}_{value_names(graph)[value]}", dtype, dims)
 
