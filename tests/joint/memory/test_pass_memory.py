@@ -268,6 +268,19 @@ def test_one_pass_is_counted_as_it_runs() -> None:
     assert 2 * LARGE <= most_of_pass(backward, kept, {}) < 2.2 * LARGE
 
 
+def test_one_loop_makes_results_of_several_dtypes() -> None:
+    """What a loop computes in fp32 on the way to gradients in bf16 does not lie in memory."""
+
+    def program(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return (nn.functional.softplus(x @ w) * (x @ v)).float().square().sum()
+
+    sizes = ((256, 8), (8, 256), (8, 256))
+    backward = passes_of(program, [torch.randn(one).bfloat16().requires_grad_() for one in sizes])[1]
+    given = pass_memory.kept_inputs(backward)
+    kept_bytes = sum(node.meta["val"].numel() * node.meta["val"].element_size() for node in given)
+    assert most_of_pass(backward, given, {}) == kept_bytes
+
+
 def peak_of(module: nn.Module, x: Tensor, **settings: object) -> int:
     """Return the most bytes that a compiled step of training holds."""
     torch._dynamo.reset()

@@ -26,6 +26,7 @@ from superopt.rivals.aten import (
     is_window,
     operator_name,
     tensor_bytes,
+    tensors_in,
     value_of,
 )
 
@@ -94,6 +95,7 @@ class _Operators:
         }
         self.over = self.each | {node for node in nodes if operator_name(node) in _WRITES_INTO}
         self.results = {node: _bytes_of_results(node) for node in nodes}
+        self.lengths = {node: _lengths_of_results(node) for node in nodes}
 
     def bytes_of(self, memory: _Memory) -> int:
         """Return the bytes of some memory."""
@@ -295,26 +297,28 @@ class _Pass:
         leaving = {self.memory_of(node) for node in self.results}
         for node in [one for one in self.written if one in self.known.each]:
             memory = _Memory(node)
-            readers, at = self.readers.get(memory, []), self.written.index(node) + 1
-            loop = self.written[at : at + len(readers)]
-            if memory in leaving or not readers or {*loop} != {*readers}:
+            readers = self.readers.get(memory, [])
+            if memory in leaving or not readers:
                 continue
+            end = max(map(self.written.index, readers)) + 1
+            loop = self.written[self.written.index(node) : end]
             if all(one in self.known.each and self._is_as_large(one, node) for one in loop):
-                self._put_into(loop, node)
+                self._put_into(readers, node)
 
-    def _put_into(self, loop: Sequence[fx.Node], node: fx.Node) -> None:
-        """Let a loop read what one of its operators reads, in place of what that makes."""
+    def _put_into(self, readers: Sequence[fx.Node], node: fx.Node) -> None:
+        """Let what reads an operator of its loop read what that reads, in place of what it makes."""
         memory = _Memory(node)
         self.written.remove(node)
         del self.readers[memory]
-        for one in loop:
+        for one in readers:
             self.read[one] = self.read[one] - {memory} | self.read[node]
         for other in self.read[node]:
             others = [one for one in self.readers[other] if one is not node]
-            self.readers[other] = [*others, *(one for one in loop if one not in others)]
+            self.readers[other] = [*others, *(one for one in readers if one not in others)]
 
     def _is_as_large(self, node: fx.Node, other: fx.Node) -> bool:
-        return self.known.results[node] == self.known.results[other]
+        """Whether one loop makes both, in whatever dtypes."""
+        return self.known.lengths[node] == self.known.lengths[other]
 
     def _move(self, first: fx.Node, second: fx.Node) -> None:
         """Move one operator to another, and what reads it behind that, unless the other needs it."""
@@ -331,8 +335,7 @@ class _Pass:
     def _is_written_over(self, memory: _Memory) -> bool:
         """Whether the last reader of some memory may write there: no loop that others share does."""
         *others, last = self.readers[memory]
-        results = self.known.results
-        shared = any(one in self.known.each and results[one] == results[last] for one in others)
+        shared = any(one in self.known.each and self._is_as_large(one, last) for one in others)
         return last in self.known.over and not shared
 
     def _read(self, node: fx.Node) -> set[_Memory]:
@@ -371,6 +374,10 @@ def _bytes_of_results(node: fx.Node) -> dict[int, int]:
     value = value_of(node)
     several = value if isinstance(value, tuple | list) else (value,)
     return {at: tensor_bytes(one) for at, one in enumerate(several) if isinstance(one, Tensor)}
+
+
+def _lengths_of_results(node: fx.Node) -> list[int]:
+    return [tensor_bytes(one) // one.element_size() for one in tensors_in(value_of(node))]
 
 
 def _looks_at(node: fx.Node) -> bool:
