@@ -10,6 +10,7 @@ from torch import Tensor, fx
 
 from superopt.backend import entry
 from superopt.backend.decision import Decision, Ledger
+from superopt.backend.options import BackendOptions
 
 
 @pytest.fixture
@@ -102,3 +103,19 @@ def test_a_library_at_the_peak_is_said_to_be(told: dict[str, Any], said: str | N
     text = Decision("mm x1", "f32[8,8]", why="a test", **fields).text()
     assert ("of the machine's peak" in text) == (said is not None)
     assert said is None or said in text
+
+
+def test_a_forward_pass_leaves_time_for_its_backward_pass() -> None:
+    for one, all_s in ((Ledger(BackendOptions(budget_s=10.0)), 10.0), (Ledger(BackendOptions()), 60.0)):
+        one.inductor_s, one.spent_s = 1e6, 1.0
+        with one.leaving_for_backward("inference"):
+            assert one.left_s == all_s - 1
+        with one.leaving_for_backward("forward"):
+            assert one.left_s == pytest.approx(0.4 * (all_s - 1))
+            one.spent_s += 2.0
+            assert one.left_s == pytest.approx(0.4 * (all_s - 1) - 2)
+        assert one.left_s == all_s - 3
+    little = Ledger(BackendOptions())
+    little.inductor_s = 4.0
+    with little.leaving_for_backward("forward"):  # the backward pass adds to the default itself
+        assert little.left_s == little.budget_s

@@ -107,22 +107,6 @@ def test_slow_rivals_let_the_budget_grow(
     assert one.budget_s == pytest.approx(0.85 * 3.0 + grown_s, rel=0.01)
 
 
-def test_a_forward_pass_leaves_time_for_its_backward_pass() -> None:
-    for one, all_s in ((ledger(budget_s=10.0), 10.0), (ledger(), 60.0)):
-        one.inductor_s, one.spent_s = 1e6, 1.0
-        with one.leaving_for_backward("inference"):
-            assert one.left_s == all_s - 1
-        with one.leaving_for_backward("forward"):
-            assert one.left_s == pytest.approx(0.4 * (all_s - 1))
-            one.spent_s += 2.0
-            assert one.left_s == pytest.approx(0.4 * (all_s - 1) - 2)
-        assert one.left_s == all_s - 3
-    little = ledger()
-    little.inductor_s = 4.0
-    with little.leaving_for_backward("forward"):  # the backward pass adds to the default itself
-        assert little.left_s == little.budget_s
-
-
 def test_what_is_spent_is_left_no_more() -> None:
     one = ledger(budget_s=9.0)
     with one.spending():
