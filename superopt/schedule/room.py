@@ -41,6 +41,7 @@ class Room:
         loads = [mugraph.loads(kernel) for kernel in kernels]
         last = {value: at for at, values in enumerate(loads) for value in values}
         rounded, axes, sizes = dict(mugraph.rounded), value_axes(graph), graph.sizes
+        order = [[axis.name for axis in graph.axes if axis.name in found] for found in axes]
         changes = [0] * (
             len(kernels) + 1
         )  # how many bytes more are held by each kernel than by the one before
@@ -53,7 +54,7 @@ class Room:
                 dtype = rounded.get(value, "f32")
                 leaving = [output.port for output in graph.outputs if output.value == value]
                 changes[at] += sum(_bytes(graph, port) for port in leaving)
-                if value in last and not any(_is_plain(port, dtype) for port in leaving):
+                if value in last and not any(_is_plain(port, dtype, order[value]) for port in leaving):
                     size = prod(sizes[axis] for axis in axes[value]) * DTYPES[dtype].bytes
                     changes[at] += size
                     changes[last[value] + 1] -= size
@@ -103,6 +104,6 @@ def _bytes(graph: Graph, port: Port) -> int:
     return prod(graph.shape(port)) * DTYPES[port.dtype].bytes
 
 
-def _is_plain(port: Port, dtype: str) -> bool:
-    """Whether later kernels read a result as it leaves."""
-    return port.dtype == dtype and port.strides is None and all(len(dim) == 1 for dim in port.dims)
+def _is_plain(port: Port, dtype: str, order: Sequence[str]) -> bool:
+    """Whether later kernels read a result as it leaves: its axes lie in this order, too."""
+    return port.dtype == dtype and port.strides is None and port.dims == tuple((axis,) for axis in order)

@@ -70,6 +70,8 @@ def test_a_library_copies_operands_in_half_precision() -> None:
 def test_a_result_that_is_read_later_lies_in_memory_once() -> None:
     text = TWO.format(rounding="") + "out between: f32[m, n] = t3\n"
     assert Room(0).most_bytes(parse_mugraph(text)) == BETWEEN + OUT
+    turned = TWO.format(rounding="") + "out between: f32[n, m] = t3\n"
+    assert Room(0).most_bytes(parse_mugraph(turned)) == 2 * BETWEEN + OUT
 
 
 def test_parts_have_what_others_leave() -> None:
