@@ -32,6 +32,7 @@ _ENOUGH_S = (5.0, 10.0)
 _KEPT_BACK = 0.5  # a region leaves at most this share of the time to the regions after it
 _MEASURING = 0.2  # the share of the time for measuring rivals, which tells where most may be gained
 _LATER = 0.8  # later regions take this share of the first one's time, which compiled what all kernels share
+_LOOKED_AT = 3  # so many regions are looked at where there is no time for any
 _SEARCHED = 2.2  # a search takes at least this many times as long as trying the region as written
 
 
@@ -58,8 +59,11 @@ def decisions_of(
             warm_up.first_runs(target)
     taken = {node for digest, one in known.items() if one.taken for node in _nodes(alike[digest])}
     ledger.note_saved(taken)
+    shared = _SharedBudget(races, alike, taken, ledger)
+    if ledger.left_s < FIRST_S and ledger.options.budget_s is None:
+        shared.look()
     if races and ledger.left_s >= FIRST_S:
-        shared, first_runs = _SharedBudget(races, alike, taken, ledger), warm_up.first_runs(target)
+        first_runs = warm_up.first_runs(target)
         shared.prepare(warm_up)
         shared.run(first_runs)
     decisions = known | {digest: race.conclude() for digest, race in races.items()}
@@ -146,6 +150,15 @@ class _SharedBudget:
         self.heavy = {digest: regions[0].subgraph.piece.heavy for digest, regions in alike.items()}
         self.took: list[float] = []  # seconds that regions took as written, for each matmul and reduction
         self.spent_s = dict.fromkeys(races, 0.0)  # seconds that regions have taken
+
+    def look(self) -> None:
+        """Find regions that are so slow that a search pays, where there is no time for any by default."""
+        for digest in self._by_gain()[0][:_LOOKED_AT]:
+            race = self.races[digest]
+            with self._noting(digest):
+                race.look()
+            with self._noting(digest):
+                race.schedule_ahead()
 
     def prepare(self, warm_up: WarmUp) -> None:
         """Measure what there is to beat, and schedule the regions as they are written.

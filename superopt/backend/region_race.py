@@ -141,6 +141,13 @@ class RegionRace:
         """Whether more time may find more."""
         return not self.settled and (not self.searched or self.found is None or self.found.open)
 
+    def look(self) -> None:
+        """Measure the rivals where a call of plain PyTorch is so slow that it may pay for a search."""
+        with self.ledger.spending():
+            slow = alone(lambda: self.inputs.are_slow_for(self.module))
+        if slow:
+            self.measure_rivals()
+
     def measure_rivals(self) -> None:
         """Measure the rivals before any kernel is made; settle the region where nothing can be gained."""
         if self.rival is not None or self.settled:

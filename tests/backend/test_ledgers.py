@@ -1,6 +1,7 @@
 """Ledgers: each call of torch.compile has its own budget and report, whichever dict of options it gets."""
 
 import gc
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -119,3 +120,26 @@ def test_a_forward_pass_leaves_time_for_its_backward_pass() -> None:
     little.inductor_s = 4.0
     with little.leaving_for_backward("forward"):  # the backward pass adds to the default itself
         assert little.left_s == little.budget_s
+
+
+def test_a_gain_pays_for_the_time_it_takes() -> None:
+    """What a hundred calls gain may be spent; what is gained no more is granted no more."""
+    told, free = Ledger(BackendOptions(budget_s=9.0)), Ledger(BackendOptions())
+    for one in (told, free):
+        one.inductor_s = 2.0
+        one.grant("a", 1.0, 50_000.0)
+        one.grant("b", 0.0, 20_000.0)
+    assert told.budget_s == 9.0
+    assert free.budget_s == pytest.approx(1.7 + 1.0 + 5.0 + 2.0)
+    free.grant("a", 3.0, 0.0)
+    assert free.budget_s == pytest.approx(1.7 + 3.0 + 2.0)
+    free.grant("a", 3.0, 1e7)
+    assert free.budget_s == 60.0
+
+
+def test_what_is_spent_is_left_no_more() -> None:
+    one = Ledger(BackendOptions(budget_s=9.0))
+    with one.spending():
+        time.sleep(0.01)
+    assert one.spent_s >= 0.01
+    assert one.left_s == 9.0 - one.spent_s

@@ -1,5 +1,7 @@
 """Inputs: a region's inputs at any sizes, and whether a plan computes the same from them."""
 
+import logging
+import time
 from math import ceil
 from typing import Any
 
@@ -22,9 +24,13 @@ from superopt.verify.floats.report import FloatReport
 
 __all__ = ["RegionInputs", "scaled"]
 
+log = logging.getLogger("superopt")
+
 _CALLED_WITH = ("normal",)  # distributions for calls of the whole plan; its kernels met all of them
 _COPIES_BYTES = 96 << 20
 _MOST_COPIES = 8
+_LOOKED_AT = 64 << 20  # the most bytes that are drawn to find out whether a function is slow
+_SLOW_S = 0.005  # a call this long may pay for a search for which there is no budget
 _LONG_FLOPS = 500_000_000  # with more operations in matmuls, memory does not decide the time
 
 
@@ -59,6 +65,23 @@ class RegionInputs:
         kept = drawn if domain is None else domain.keep(drawn)
         placed = (tensor.to(self.target.torch_device) for tensor in kept)
         return tuple(laid_out(tensor, like) for tensor, like in zip(placed, example, strict=True))
+
+    def are_slow_for(self, function: Function) -> bool:
+        """Whether a function takes long for what may be small: the shortest of a few calls tells."""
+        example = self.region.subgraph.example()
+        if bytes_of(example) > _LOOKED_AT:
+            return False
+        try:
+            given, found = self.drawn(example), []
+            for _ in range(3):
+                start = time.perf_counter()
+                function(*given)
+                self.target.synchronize()
+                found.append(time.perf_counter() - start)
+        except Exception as error:  # PyTorch may raise anything; whoever needs the region will say it again
+            log.info("a region is not looked at: %s", first_line(error))
+            return False
+        return min(found) > _SLOW_S
 
     def known(self, plan: RegionPlan, tensors: Any) -> dict[str, Tensor]:
         """Return inputs of the region by the names that a plan has for them."""

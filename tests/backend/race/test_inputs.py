@@ -1,5 +1,6 @@
 """Inputs that regions are raced and checked with: of the strides that the model's own have."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -95,3 +96,24 @@ def test_a_region_without_room_for_its_inputs_is_left(monkeypatch: pytest.Monkey
     assert race.found is not None
     assert not race.found.taken
     assert "GB of memory" in race.found.why
+
+
+def test_slow_functions_are_told_by_a_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = functional(lambda x, w: (x @ w).relu(), torch.randn(4, 8), torch.randn(8, 8))
+    kinds = kinds_of(graph, "cpu")
+    [piece] = pieces_of(graph, kinds)
+    target = pick_target("cpu")
+    region = region_of(subgraph_of(piece, kinds), target, Ledger(BackendOptions()))
+    given = inputs.RegionInputs(region, target, 0)
+
+    def fails(*tensors: torch.Tensor) -> None:
+        raise RuntimeError("no")
+
+    def slow(*tensors: torch.Tensor) -> None:
+        time.sleep(0.006)
+
+    assert given.are_slow_for(slow)
+    assert not given.are_slow_for(region.subgraph.module)
+    assert not given.are_slow_for(fails)
+    monkeypatch.setattr(inputs, "_LOOKED_AT", 4 * (4 * 8 + 8 * 8) - 1)
+    assert not given.are_slow_for(slow)
