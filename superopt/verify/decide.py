@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_any, tree_map
 
 from superopt.errors import InputError, SuperoptError, first_line, kind_and_line
 from superopt.verify.counterexample import CANCELLED, find_counterexample, refused_by_second
@@ -24,6 +23,7 @@ from superopt.verify.floats.report import Counterexample, FloatReport
 from superopt.verify.floats.samples import PLAIN
 from superopt.verify.programs.proof import Proof
 from superopt.verify.programs.sides import Side
+from superopt.verify.structures import change_leaves, leaves_of
 from superopt.verify.verdict import Outcome, Verdict
 
 __all__ = ["CONTRADICTION", "DISAGREEMENT", "REFUSED", "UNDEFINED", "decide"]
@@ -320,13 +320,13 @@ def _mixing(function: Callable[..., Any], narrow: bool) -> Callable[..., Any]:
             """Call one operator."""
             kwargs = kwargs or {}
             if narrow:
-                args, kwargs = tree_map(as_meant, (args, kwargs))
+                args, kwargs = change_leaves(as_meant, (args, kwargs))
             name = getattr(func, "__name__", "")
             writes = (
                 "out" in kwargs or (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
             )
-            if not writes and tree_any(is_double, (args, kwargs)):
-                args, kwargs = tree_map(widened, (args, kwargs))
+            if not writes and any(map(is_double, leaves_of((args, kwargs)))):
+                args, kwargs = change_leaves(widened, (args, kwargs))
             made = func(*args, **kwargs)
             return unrounded(made, func, args, kwargs) if narrow and name in _OF_NUMBERS else made
 

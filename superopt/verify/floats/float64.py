@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from superopt.verify.floats.memory import Memory
+from superopt.verify.structures import change_leaves, leaves_of
 
 __all__ = ["Float64", "held_dtype", "in_float64", "largest_number"]
 
@@ -130,10 +131,10 @@ class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run one operator in float64."""
         with torch._C.DisableTorchFunction():
-            leaves, tree = tree_flatten((args, kwargs or {}))
-            dtype = self._dtypes.made_of(leaves)
-            args, kwargs = tree_unflatten(map(_double, leaves), tree)
-            return tree_map(partial(self._made, dtype=dtype), func(*args, **kwargs))
+            kwargs = kwargs or {}
+            dtype = self._dtypes.made_of([*leaves_of((args, kwargs))])
+            made = func(*change_leaves(_double, args), **change_leaves(_double, kwargs))
+            return change_leaves(partial(self._made, dtype=dtype), made)
 
     def _made(self, value: Any, dtype: torch.dtype) -> Any:
         """Return what an operator made in float64, which the function is told to be of some dtype."""
@@ -166,14 +167,14 @@ class _Alike(TorchFunctionMode):
         if name == "rms_norm":
             args, kwargs = self._with_eps(*args, **kwargs), {}
         if name == "tensor" and kwargs.get("dtype") is not None:  # it rounds before any operator
-            made = func(*args, **tree_map(_double, kwargs))
+            made = func(*args, **change_leaves(_double, kwargs))
             self._dtypes.note(made, kwargs["dtype"])
             return made
         writes = (name.endswith("_") and not name.endswith("__")) or kwargs.get("out") is not None
         if not writes:
-            dtypes = {one.dtype for one in tree_flatten((args, kwargs))[0] if isinstance(one, Tensor)}
+            dtypes = {one.dtype for one in leaves_of((args, kwargs)) if isinstance(one, Tensor)}
             if len(dtypes) > 1 and torch.float64 in dtypes:
-                args, kwargs = tree_map(self._widened, (args, kwargs))
+                args, kwargs = change_leaves(self._widened, (args, kwargs))
         return func(*args, **kwargs)
 
     def _widened(self, value: Any) -> Any:
@@ -219,7 +220,7 @@ class _Watched(Float64):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run one operator in float64, and look at what it makes."""
         made = super().__torch_dispatch__(func, types, args, kwargs)
-        for value in tree_flatten(made)[0]:
+        for value in leaves_of(made):
             if isinstance(value, Tensor) and value.dtype == torch.float64:
                 sizes = value.abs()
                 known = sizes[sizes < _ENDLESS]
