@@ -24,9 +24,13 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup does; the process
 
 
 def pytest_collection_finish() -> None:
-    """Let no collection of garbage walk through what stays until the end: all tests and modules."""
+    """Let no collection of garbage walk through what stays until the end: all tests and modules.
+
+    What is collected rarely is collected quickly, too: hypothesis looks at the clock at each collection.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)
 
 
 @pytest.hookimpl(tryfirst=True)
