@@ -18,6 +18,7 @@ from superopt.backend.decision import Decision
 from superopt.errors import InputError, SuperoptError
 from superopt.ir import parse_graph
 from superopt.rivals import inductor
+from superopt.targets.cpu import CpuTarget
 
 from .conftest import Host, close
 from .modules import WIDTH, Attention, Gated, Mlp, Norm, Residual
@@ -400,6 +401,7 @@ def test_a_search_is_kept_for_later(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(region_race, "_NO_ROOM", 0.0)
     monkeypatch.setattr(region_race, "WIN", 0.0)
     monkeypatch.setattr("superopt.backend.options._GRAPHS", {"quick": 1})  # few kernels, for speed
+    monkeypatch.setattr(CpuTarget, "builders", lambda self, size: 1)  # one process for their first runs
     module, x = Residual(Mlp(torch.relu, bias=False), None), data()
     reports = [tmp_path / "1.json", tmp_path / "2.json"]
     for path in reports:
