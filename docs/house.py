@@ -82,7 +82,7 @@ def _running(module: ast.Module) -> Iterator[ast.AST]:
     waiting: list[ast.AST] = [module]
     while waiting:
         for child in ast.iter_child_nodes(waiting.pop()):
-            if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            if isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING":
                 continue
             if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
                 yield child
