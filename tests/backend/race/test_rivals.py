@@ -198,11 +198,21 @@ def test_settings_that_change_code_are_told() -> None:
     assert changed_settings() == before  # set back to what they are by themselves
 
 
-def _in_another_process(**variables: str) -> dict[str, str]:
-    program = "from superopt.rivals.inductor import settings_text as told; print(repr(told({})))"
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, check=True)
-    return literal_eval(done.stdout.decode())
+# PyTorch is imported once, and Inductor, which reads the environment, in two processes.
+SETTINGS = """
+import os, torch
+
+def tell():
+    from superopt.rivals.inductor import settings_text
+    print(repr(settings_text({})), flush=True)
+
+assert "torch._inductor.config" not in __import__("sys").modules
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    os.environ["TORCHINDUCTOR_CPP_MIN_CHUNK_SIZE"] = "64"
+tell()
+"""
 
 
 def test_settings_by_environment_variables_are_told() -> None:
@@ -214,8 +224,11 @@ def test_settings_by_environment_variables_are_told() -> None:
         "TMPDIR": "/",
         "TORCH_LOGS": "graph",
     }
-    assert _in_another_process(**silent) == here
-    assert _in_another_process(TORCHINDUCTOR_CPP_MIN_CHUNK_SIZE="64") != here
+    command = [sys.executable, "-c", SETTINGS]
+    done = subprocess.run(command, env={**os.environ, **silent}, capture_output=True, check=True)
+    with_silent, with_another = map(literal_eval, done.stdout.decode().splitlines())
+    assert with_silent == here
+    assert with_another != here
 
 
 def test_a_pass_among_the_settings_is_told_by_its_own_name() -> None:
