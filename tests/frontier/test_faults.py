@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from quick import few
 from spaces import as_bytes
 
 from superopt.bench.programs import Programs
@@ -174,8 +175,9 @@ def gone(names: set[Path], within_seconds: float = 60.0) -> bool:
     return True
 
 
-@pytest.mark.parametrize("to_group", [True, False], ids=["group", "parent"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("workers", "to_group"), few([(1, True), (1, False), (2, True), (2, False)], (1, False), (2, True))
+)
 def test_ctrl_c_ends_within_a_second_with_the_best_so_far(start_search, workers, to_group):
     names = set(Path("/dev/shm").iterdir())
     process, children = start_search(workers)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pages import ROOT, blocks
+from quick import few
 from spaces import SPACES, as_bytes
 
 from superopt.frontier.engine import Limits, explore
@@ -160,7 +161,9 @@ def reachable(coins: tuple[int, ...], most: int) -> dict[int, int]:
     return fewest
 
 
-@pytest.mark.parametrize(("transport", "workers"), TRANSPORTS, ids=named)
+@pytest.mark.parametrize(
+    ("transport", "workers"), few(TRANSPORTS, (Serial, 1), (Processes, 3), (Threads, 3)), ids=named
+)
 @pytest.mark.parametrize(
     "coins",
     [(6, 9, 20), *(pytest.param(one, marks=pytest.mark.slow) for one in ((7, 31, 365), (5,)))],

@@ -30,8 +30,6 @@ SMALL = {
     "M": 3, "K": 8, "N": 6, "R": 4, "B": 2, "H": 4, "G": 2, "S": 5, "T": 8, "D": 4, "L": 6, "E": 8,
     "Q": 16, "P": 8, "V": 9,
 }  # fmt: skip
-SLOW = {"llama-layer"}
-NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in WORKLOADS]
 QUICK = ["rmsnorm-linear", "gated-mlp", "lora", "mha", "mla", "matmul-matmul", "linear-cross-entropy"]
 
 
@@ -69,7 +67,7 @@ def test_found_graphs_mean_what_the_original_means(name: str) -> None:
             assert_means_the_same(region.goal, found)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few(WORKLOADS, *QUICK, "gqa-decode", "softmax", "layernorm-linear-gelu"))
 def test_what_every_region_holds(name: str) -> None:
     for region in searched(name).regions:
         check_region(region, SearchOptions().max_graphs)
@@ -106,8 +104,14 @@ def test_same_options_same_bytes(name: str) -> None:
     assert texts(run_search(name)) == texts(searched(name))
 
 
-@pytest.mark.parametrize("workers", [2, 8])
-@pytest.mark.parametrize("name", ["rmsnorm-linear", "mla"])
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    few(
+        [(name, workers) for name in ("rmsnorm-linear", "mla") for workers in (2, 8)],
+        ("rmsnorm-linear", 2),
+        ("mla", 8),
+    ),
+)
 def test_any_number_of_workers_finds_the_same(name: str, workers: int) -> None:
     several = run_search(name, workers=workers)
     assert texts(several) == texts(searched(name))
@@ -148,7 +152,7 @@ LOGARITHMS = pytest.mark.xfail(reason="the field takes a logarithm for a functio
     [
         pytest.param(
             name,
-            marks=[pytest.mark.slow] * (name in SLOW) + [LOGARITHMS] * (name == "linear-cross-entropy"),
+            marks=[pytest.mark.slow] * (name not in QUICK) + [LOGARITHMS] * (name == "linear-cross-entropy"),
         )
         for name in WORKLOADS
     ],

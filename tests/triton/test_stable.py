@@ -107,7 +107,7 @@ def test_configurations_of_the_tuner_agree(agrees, name, split, layout):
 
 
 @pytest.mark.parametrize("layout", STRIDED)
-@pytest.mark.parametrize(("name", "split"), [*TILED, *MORE_TILED])
+@pytest.mark.parametrize(("name", "split"), [pytest.param(*TILED[0], marks=SLOW), *TILED[1:], *MORE_TILED])
 def test_any_tiles_agree(agrees, name, split, layout):
     sizes = {"S": 5, "T": 40, "K": 40, "M": 3, "N": 9, "B": 1, "H": 2, "G": 1}
     run(agrees, name, "found", sizes=sizes, split=split, configs="random", layout=layout)

@@ -265,7 +265,7 @@ def test_laws_are_found(name):
     assert verdict.error_bound <= 2.0**-40
 
 
-@pytest.mark.parametrize("seed", few([0, 1, None], 0, None))
+@pytest.mark.parametrize("seed", few([0, 1, None], 0))
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_near_misses_are_not_equal(name, seed):
     f, g, inputs = DIFFERENT[name]

@@ -44,7 +44,7 @@ def test_what_a_condition_leaves_out_is_proven(name: str, seed: int) -> None:
     assert equivalent(*LEFT_OUT[name], P, floats=False, seed=seed).equal
 
 
-@pytest.mark.parametrize("seed", few(range(4), 0, 1))
+@pytest.mark.parametrize("seed", few(range(4), 0))
 def test_where_a_root_is_left_out_a_difference_counts(seed: int) -> None:
     first = LEFT_OUT["a root with a sign"][0]
     unsigned = lambda p: torch.where(p < 0, (-p).sqrt(), p.sqrt())  # noqa: E731

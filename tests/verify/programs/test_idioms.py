@@ -6,6 +6,7 @@ The pairs are those of `python -m bench.verdicts`. A part of them is asked about
 from collections.abc import Iterable
 
 import pytest
+from quick import few
 
 from superopt.bench.verdicts.answers import Answer, ask, ask_random
 from superopt.bench.verdicts.idioms import IDIOMS, WRONG
@@ -78,8 +79,8 @@ def sample(pairs: Iterable[Pair], first: tuple[str, ...], count: int) -> list[Pa
     return [every[name] for name in first] + [others[int(at * step)] for at in range(count - len(first))]
 
 
-QUICK = [*sample(IDIOMS.values(), PROVEN, 25), *sample(WRONG.values(), ONCE_EQUAL, 40)]
-QUICK_EQUATIONS = sample(EQUATIONS.values(), (), 12)
+QUICK = [*sample(IDIOMS.values(), PROVEN, 20), *sample(WRONG.values(), ONCE_EQUAL, 34)]
+QUICK_EQUATIONS = sample(EQUATIONS.values(), (), 8)
 
 
 def check(answer: Answer) -> None:
@@ -103,7 +104,7 @@ def test_no_published_equation_is_refuted(pair: Pair) -> None:
 
 @pytest.mark.parametrize(
     "numbers",
-    [range(30), *(pytest.param(one, marks=pytest.mark.slow) for one in (range(30, 120), range(120, 300)))],
+    few([range(15), range(15, 120), range(120, 300)], range(15)),
     ids=lambda one: f"{one[0]}",
 )
 def test_no_verdict_on_random_programs_is_wrong(numbers: range) -> None:

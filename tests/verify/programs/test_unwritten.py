@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from quick import few
 
 from superopt import equivalent
 
@@ -60,8 +61,9 @@ def test_a_program_that_returns_what_it_never_wrote_is_not_equal_to_itself(progr
     assert equivalent(program, program, X).unknown
 
 
-@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_memory_that_is_written_in_parts_is_compared(make):
+@pytest.mark.parametrize("name", few(MAKERS, "empty", "new_empty_strided", "resize_"))
+def test_memory_that_is_written_in_parts_is_compared(name):
+    make = MAKERS[name]
     verdict = equivalent(_halves(make), lambda x: x * 2, X)
     assert verdict.equal
     assert not any(target.startswith("aten.empty") for target in verdict.oracles)
