@@ -33,7 +33,7 @@ _KEPT_BACK = 0.5  # a region leaves at most this share of the time to the region
 _MEASURING = 0.2  # the share of the time for measuring rivals, which tells where most may be gained
 _LATER = 0.8  # later regions take this share of the first one's time, which compiled what all kernels share
 _LOOKED_AT = 3  # so many regions are looked at where there is no time for any
-_SLOWER = 2.0  # a gain pays for a search even by kernels that are so many times slower than predicted
+_SLOWER = 4.0  # a gain is sure where kernels so many times slower than predicted have it, too
 _SEARCHED = 2.2  # a search takes at least this many times as long as trying the region as written
 
 
@@ -203,12 +203,12 @@ class _SharedBudget:
 
     @contextmanager
     def _noting(self, digest: str) -> Iterator[None]:
-        """Note what a region spends inside, and grant it the time that what it may still gain is worth."""
+        """Note what a region spends inside, and grant it the time that a sure gain is worth."""
         before_s, race = self.ledger.spent_s, self.races[digest]
         yield
         self.spent_s[digest] += self.ledger.spent_s - before_s
         if race.rival is not None:
-            gain_us = 0.0 if race.settled else race.hope_us(_SLOWER) * len(self.alike[digest])
+            gain_us = 0.0 if race.settled else _sure_gain_us(race) * len(self.alike[digest])
             self.ledger.grant(digest, self.spent_s[digest], gain_us)
 
     def _seconds_for(self, left: Sequence[str], gains: Mapping[str, float], *, search: bool) -> float:
@@ -224,7 +224,7 @@ class _SharedBudget:
     def _by_gain(self, *, hoped: bool = False) -> tuple[list[str], dict[str, float]]:
         """Return the regions, the largest gain first, and their gains: possible, or `hoped` for."""
         gains = {
-            digest: (race.hope_us() if hoped else race.gain_us) * len(self.alike[digest])
+            digest: (race.hope_us if hoped else race.gain_us) * len(self.alike[digest])
             for digest, race in self.races.items()
         }
         ready = {digest for digest, race in self.races.items() if hoped and race.ahead.compiling}
@@ -257,6 +257,15 @@ class _SharedBudget:
         if decision.taken and not self.taken.issuperset(nodes := _nodes(self.alike[digest])):
             self.ledger.note_saved(self.taken | nodes, before=self.taken)
             self.taken |= nodes
+
+
+def _sure_gain_us(race: RegionRace) -> float:
+    """Return what kernels gain on the time so far even if they are many times slower than predicted.
+
+    Times that are measured while processes start may be twice as long as others.
+    """
+    predicted_us = race.ahead.expected_us or race.floor_us
+    return max(race.gain_us + race.floor_us - _SLOWER * predicted_us, 0.0)
 
 
 def _turn_s(left_s: float, gains: Sequence[float], enough_s: float, later: int) -> float:

@@ -132,8 +132,12 @@ class Ledger:
         return max(min(self.budget_s, self.end_s) - self.spent_s, 0.0)
 
     def grant(self, region: str, spent_s: float, gain_us: float) -> None:
-        """Grant a region, by its digest, the time it has spent and what a gain in each call pays back."""
-        self.granted_s[region] = spent_s + _PAYING_CALLS * gain_us / 1e6
+        """Grant a region, by its digest, the time that a gain in each call pays back.
+
+        Where no such gain is left, what it has spent of an earlier grant stays granted.
+        """
+        used_s = min(spent_s, self.granted_s.get(region, 0.0))
+        self.granted_s[region] = max(_PAYING_CALLS * gain_us / 1e6, used_s)
 
     @contextmanager
     def leaving_for_backward(self, role: str) -> Iterator[None]:

@@ -117,12 +117,12 @@ class RegionRace:
         """The time of the best plan so far, None as long as none is taken."""
         return self.found.after_us if self.found and self.found.taken else None
 
-    def hope_us(self, slower: float = 1.0) -> float:
-        """What may still be gained as written, by kernels so many times slower than predicted."""
+    @property
+    def hope_us(self) -> float:
+        """What may still be gained by the region as it is written, where its kernels' times are predicted."""
         if (expected_us := self.ahead.expected_us) is None:
             return _UNSEEN * self.gain_us
-        left_us = (self._taken_us or self._least_before_us) - slower * expected_us
-        return max(left_us, _DOUBT * self.gain_us)
+        return max((self._taken_us or self._least_before_us) - expected_us, _DOUBT * self.gain_us)
 
     @property
     def _least_before_us(self) -> float:

@@ -129,10 +129,12 @@ def test_a_gain_pays_for_the_time_it_takes() -> None:
         one.inductor_s = 2.0
         one.grant("a", 1.0, 50_000.0)
         one.grant("b", 0.0, 20_000.0)
+        one.grant("none", 4.0, 0.0)
     assert told.budget_s == 9.0
-    assert free.budget_s == pytest.approx(1.7 + 1.0 + 5.0 + 2.0)
-    free.grant("a", 3.0, 0.0)
-    assert free.budget_s == pytest.approx(1.7 + 3.0 + 2.0)
+    assert free.budget_s == pytest.approx(1.7 + 5.0 + 2.0)
+    for spent_s in (3.0, 4.0):
+        free.grant("a", spent_s, 0.0)
+        assert free.budget_s == pytest.approx(1.7 + 3.0 + 2.0)
     free.grant("a", 3.0, 1e7)
     assert free.budget_s == 60.0
 

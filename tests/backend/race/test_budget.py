@@ -77,9 +77,9 @@ def test_a_budget_is_as_told_or_follows_inductor() -> None:
 @pytest.mark.parametrize(
     ("enough", "slow", "settled", "grown_s"),
     [
-        (True, False, False, 6.0),
+        (True, False, False, 20.0),
         (True, True, True, 0.0),
-        (False, True, False, 6.0),
+        (False, True, False, 20.0),
         (False, False, False, 0.0),
     ],
 )
