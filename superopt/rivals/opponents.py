@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from superopt.rivals.rivals import EAGER, LIBRARY_CALLS, Function, Rival
 from superopt.targets import Target
 from superopt.tune import confirm, measure_together
-from superopt.tune.measure import HeadToHead
+from superopt.tune.measure import HeadToHead, shortest_call_us
 
 __all__ = ["Opponents"]
 
@@ -96,16 +96,10 @@ class Opponents:
 
     def _us(self, rival: Rival) -> float:
         """Return the time of a rival: the shorter of two calls, or the median of several short ones."""
-        function, calls = self.contender(rival), []
-        for _ in range(_LONG_CALLS):
-            start = time.perf_counter()
-            with torch.no_grad():
-                function(*self.copies[-1])
-                self._target.synchronize()
-            calls.append((time.perf_counter() - start) * 1e6)
-        if min(calls) > _LONG_US:
-            return min(calls)
-        times, seconds = self._target.times, _SHORT_S
-        return measure_together({rival.name: function}, self.copies, seconds=seconds, times=times)[
-            rival.name
-        ].median_us
+        function, target = self.contender(rival), self._target
+        with torch.no_grad():
+            long_us = shortest_call_us(function, self.copies[-1], _LONG_CALLS, target.synchronize)
+        if long_us > _LONG_US:
+            return long_us
+        found = measure_together({"it": function}, self.copies, seconds=_SHORT_S, times=target.times)
+        return found["it"].median_us

@@ -1,7 +1,6 @@
 """Inputs: a region's inputs at any sizes, and whether a plan computes the same from them."""
 
 import logging
-import time
 from math import ceil
 from typing import Any
 
@@ -16,7 +15,7 @@ from superopt.funnel.domain import positive_domain
 from superopt.live.sizes import same_program
 from superopt.rivals.rivals import Function
 from superopt.targets import Target
-from superopt.tune.measure import bytes_of
+from superopt.tune.measure import bytes_of, shortest_call_us
 from superopt.verify.floats.compare import compare_floats, tensors_of, typical
 from superopt.verify.floats.focus import Focus, focus_of
 from superopt.verify.floats.memory import laid_out
@@ -30,7 +29,8 @@ _CALLED_WITH = ("normal",)  # distributions for calls of the whole plan; its ker
 _COPIES_BYTES = 96 << 20
 _MOST_COPIES = 8
 _LOOKED_AT = 64 << 20  # the most bytes that are drawn to find out whether a function is slow
-_SLOW_S = 0.005  # a call this long may pay for a search for which there is no budget
+_LOOKING_CALLS = 3
+_SLOW_US = 5000.0  # a call this long may pay for a search for which there is no budget
 _LONG_FLOPS = 500_000_000  # with more operations in matmuls, memory does not decide the time
 
 
@@ -72,16 +72,11 @@ class RegionInputs:
         if bytes_of(example) > _LOOKED_AT:
             return False
         try:
-            given, found = self.drawn(example), []
-            for _ in range(3):
-                start = time.perf_counter()
-                function(*given)
-                self.target.synchronize()
-                found.append(time.perf_counter() - start)
+            us = shortest_call_us(function, self.drawn(example), _LOOKING_CALLS, self.target.synchronize)
         except Exception as error:  # PyTorch may raise anything; whoever needs the region will say it again
             log.info("a region is not looked at: %s", first_line(error))
             return False
-        return min(found) > _SLOW_S
+        return us > _SLOW_US
 
     def known(self, plan: RegionPlan, tensors: Any) -> dict[str, Tensor]:
         """Return inputs of the region by the names that a plan has for them."""
