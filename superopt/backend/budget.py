@@ -265,7 +265,7 @@ def _sure_gain_us(race: RegionRace) -> float:
     Times that are measured while processes start may be twice as long as others.
     """
     predicted_us = race.ahead.expected_us or race.floor_us
-    return max(race.gain_us + race.floor_us - _SLOWER * predicted_us, 0.0)
+    return max(race.now_us - _SLOWER * predicted_us, 0.0)
 
 
 def _turn_s(left_s: float, gains: Sequence[float], enough_s: float, later: int) -> float:

@@ -105,7 +105,12 @@ class RegionRace:
         """About what may still be gained: the time above the floor, or the floor before any measurement."""
         if self.rival is None:
             return self.floor_us
-        return max((self._taken_us or self._least_before_us) - self.floor_us, 0.0)
+        return max(self.now_us - self.floor_us, 0.0)
+
+    @property
+    def now_us(self) -> float:
+        """The time that the region takes as it stands: that of the plan that is taken, or of its rivals."""
+        return self._taken_us or self._least_before_us
 
     @property
     def _opponents(self) -> Opponents:
@@ -122,7 +127,7 @@ class RegionRace:
         """What may still be gained by the region as it is written, where its kernels' times are predicted."""
         if (expected_us := self.ahead.expected_us) is None:
             return _UNSEEN * self.gain_us
-        return max((self._taken_us or self._least_before_us) - expected_us, _DOUBT * self.gain_us)
+        return max(self.now_us - expected_us, _DOUBT * self.gain_us)
 
     @property
     def _least_before_us(self) -> float:
@@ -164,6 +169,8 @@ class RegionRace:
         Attention is left out: it is searched even as it is written, which takes the time of `try_kernels`.
         """
         if self.settled or self.rival is None or mostly_attention(self.region.subgraph.piece):
+            return
+        if self.ahead.expected_us is not None:
             return
         self.seconds = min(_SCHEDULING * self.ledger.left_s, _MOST_S)
         self.deadline = time.monotonic() + self.seconds
@@ -245,7 +252,7 @@ class RegionRace:
         """Measure the rivals at the first call; return a decision where nothing can be gained."""
         if self.rival is not None:
             return None
-        if why := self._no_room():
+        if (room := self.region.room) and (why := room.too_small_for(self.region.goal)):
             self.settled = True
             return replace(self.blank, why=why)
         self.ledger.searched += 1
@@ -257,13 +264,6 @@ class RegionRace:
             self.before_us *= _APART
             return None
         return self._no_gain(self.before_us)
-
-    def _no_room(self) -> str:
-        """Return why any kernels of the region would make a pass of a training step hold more, if so."""
-        room = self.region.room
-        if room is None or (least := room.least_bytes(self.region.goal)) <= room.bytes:
-            return ""
-        return f"it holds {least / 2**20:.1f} MB, for which its pass has no room"
 
     def _no_gain(self, before: float) -> Decision | None:
         """Return the decision that nothing can be gained on a time, if so."""

@@ -64,9 +64,7 @@ class Subgraph:
     constant: tuple[int, ...] = ()  # the places of inputs that are weights
     weight_bytes: int | None = None  # of all inputs that the whole graph computes with, where that is known
     channels_last: tuple[int, ...] = ()  # the places of inputs that lie so when the graph runs
-    room: SubgraphRoom | None = (
-        None  # in a pass of a training step, where memory may limit what is made of it
-    )
+    room: SubgraphRoom | None = None  # in a pass of a training step, where memory is a limit
 
     def in_own_order(self, results: Sequence[Tensor]) -> list[Tensor]:
         """Return what the module returns with the dimensions of the piece's tensors in their own order."""

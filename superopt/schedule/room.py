@@ -25,6 +25,15 @@ class Room:
         first = sum(_bytes(goal, port) for port in goal.inputs if port.name in self.ending)
         return max(first, sum(_bytes(goal, output.port) for output in goal.outputs))
 
+    def too_small_for(self, goal: Graph) -> str | None:
+        """Return why no kernels of a goal have room, or None where some may have."""
+        least = self.least_bytes(goal)
+        return (
+            None
+            if least <= self.bytes
+            else f"it holds {least / 2**20:.1f} MB, for which its pass has no room"
+        )
+
     def misfit(self, mugraph: MuGraph) -> str | None:
         """Return why the kernels of a muGraph have no room, or None where they have.
 
@@ -42,9 +51,7 @@ class Room:
         last = {value: at for at, values in enumerate(loads) for value in values}
         rounded, axes, sizes = dict(mugraph.rounded), value_axes(graph), graph.sizes
         order = [[axis.name for axis in graph.axes if axis.name in found] for found in axes]
-        changes = [0] * (
-            len(kernels) + 1
-        )  # how many bytes more are held by each kernel than by the one before
+        changes = [0] * (len(kernels) + 1)  # bytes that each kernel holds more than the one before
         for value, port in enumerate(graph.inputs):
             if port.name in self.ending:
                 changes[0] += _bytes(graph, port)

@@ -25,8 +25,6 @@ LANES = 16
 """Lanes of the widest vectors."""
 
 _LITTLE_WORK = 32768  # so many element operations take less time than starting a second thread
-
-
 _MUCH_MORE = 4  # times as much work is worth threads for a kernel that is fastest without
 
 

@@ -18,8 +18,10 @@ from superopt.backend.joint.memory.liveness import most_of_pass
 from superopt.backend.joint.memory.peak import peak_bytes
 from superopt.backend.region import Region
 from superopt.backend.region_plan import REGION, RegionPlan, plan_of
+from superopt.codegen.statements import contiguous_strides
 from superopt.cost.memory import available_bytes
 from superopt.errors import kind_and_line
+from superopt.ir import Graph
 from superopt.rivals.aten import pass_of, role_of, tensors_in, value_of
 from superopt.trace.run import TORCH_DTYPES
 from superopt.tune.measure import bytes_of
@@ -107,19 +109,9 @@ def kept_inputs(graph: fx.Graph) -> list[fx.Node]:
 
 def _bytes_within(plan: RegionPlan) -> int:
     """Return the bytes that a plan takes while it runs, beside those of its results."""
-    graph = plan.goal
-    made = [(graph.shape(port), port.strides, TORCH_DTYPES[port.dtype]) for port in graph.inputs]
-    example = [
-        torch.empty(shape, dtype=dtype, device="meta")
-        if strides is None
-        else torch.empty_strided(shape, strides, dtype=dtype, device="meta")
-        for shape, strides, dtype in made
-    ]
-    if bytes_of(example) > _FREE * (available_bytes() or inf):
+    if bytes_of(_blank_inputs(plan.goal, "meta")) > _FREE * (available_bytes() or inf):
         return 0
-    given = [
-        torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="cpu").zero_() for one in example
-    ]
+    given = [one.zero_() for one in _blank_inputs(plan.goal, "cpu")]
     results: Sequence[Tensor] = ()
 
     def run() -> None:
@@ -130,3 +122,12 @@ def _bytes_within(plan: RegionPlan) -> int:
     results = ()
     peak = peak_bytes(run)
     return max(0, (peak or 0) - bytes_of(results))
+
+
+def _blank_inputs(graph: Graph, device: str) -> list[Tensor]:
+    """Return tensors for the inputs of a graph, whatever is in them."""
+    made = [(graph.shape(port), port.strides, TORCH_DTYPES[port.dtype]) for port in graph.inputs]
+    return [
+        torch.empty_strided(shape, strides or contiguous_strides(shape), dtype=dtype, device=device)
+        for shape, strides, dtype in made
+    ]
