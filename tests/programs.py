@@ -1,6 +1,7 @@
-"""Programs that several tests use: functions of two tensors for PyTorch, and a graph as text."""
+"""Programs that several tests use: functions of tensors for PyTorch, and graphs and a muGraph as text."""
 
 import torch
+from torch import Tensor
 
 from superopt.ir import Graph, parse_graph
 
@@ -9,9 +10,11 @@ __all__ = [
     "CENTERED",
     "MEAN",
     "RMSNORM",
+    "TWO_PRODUCTS",
     "attention",
     "differential",
     "edit",
+    "gated_backward",
     "log_sum_exp",
     "rooted",
     "squared_weights",
@@ -116,3 +119,25 @@ h = sub(g, f)
 out y: f32[m, k, n] = h
 """
 """Two means, along axes of one length here."""
+
+TWO_PRODUCTS = """graph two
+axes m=4 k=8 n=6 r=5
+in x: f32[m, k]
+in w: f32[k, n]
+in v: f32[n, r]
+{rounding}kernel grid[m, n]
+  loop[k]
+    t3 += contract[k](x, w)
+kernel grid[m, r]
+  loop[n]
+    t4 += contract[n](t3, v)
+out out: f32[m, r] = t4
+"""
+"""A muGraph of two kernels, of which the second reads what the first makes, perhaps rounded."""
+
+
+def gated_backward(dy: Tensor, a: Tensor, b: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    """Return gradients of a gated MLP: products that leave, of values that later products read."""
+    s = torch.sigmoid(a)
+    db, da = dy * (a * s), dy * b * s * (1 + a * (1 - s))
+    return da.t() @ x, db.t() @ x, (da + db) @ w

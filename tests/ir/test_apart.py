@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from programs import TWO_PRODUCTS, gated_backward
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -31,13 +32,6 @@ class _Found:
         self.graph = graph
 
 
-def _gated(dy: Tensor, a: Tensor, b: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    """The backward pass of a gated MLP: products that leave, of values that later products read."""
-    s = torch.sigmoid(a)
-    db, da = dy * (a * s), dy * b * s * (1 + a * (1 - s))
-    return da.t() @ x, db.t() @ x, (da + db) @ w
-
-
 def _norm(x: Tensor, g: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     r = torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
     y = x * r * g
@@ -51,7 +45,7 @@ def _masked(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
 
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
-    "gated": (_gated, [(6, 5), (6, 5), (6, 5), (6, 4), (5, 3)]),
+    "gated": (gated_backward, [(6, 5), (6, 5), (6, 5), (6, 4), (5, 3)]),
     "norm": (_norm, [(6, 5), (5,), (5, 4)]),
     "masked": (_masked, [(5, 5), (5, 5)]),
 }
@@ -103,28 +97,12 @@ def test_pieces_compute_the_whole(name: str, dtype: torch.dtype) -> None:
 
 
 def test_pieces_have_the_dtype_between_kernels() -> None:
-    mugraph = parse_mugraph(ROUNDED)
+    mugraph = parse_mugraph(TWO_PRODUCTS.replace("f32", "bf16").format(rounding="round t3 to bf16\n"))
     [(_, first), (_, last)] = kernels_apart(mugraph)
     assert [output.port.dtype for output in first.graph.outputs] == ["bf16"]
     assert [port.name for port in last.graph.inputs] == ["v", first.graph.outputs[0].port.name]
     assert not first.rounded
     assert not last.rounded
-
-
-ROUNDED = """graph two
-axes m=4 k=8 n=6 r=5
-in x: bf16[m, k]
-in w: bf16[k, n]
-in v: bf16[n, r]
-round t3 to bf16
-kernel grid[m, n]
-  loop[k]
-    t3 += contract[k](x, w)
-kernel grid[m, r]
-  loop[n]
-    t4 += contract[n](t3, v)
-out out: bf16[m, r] = t4
-"""
 
 
 def test_parts_stay_together() -> None:
@@ -169,7 +147,7 @@ out out: f32[m, n] = t6
 """
 
 
-TWO = ROUNDED.replace("bf16", "f32").replace("round t3 to f32\n", "")
+TWO = TWO_PRODUCTS.format(rounding="")
 
 
 @pytest.mark.parametrize("name", ["x: f32[m, k]", "v: f32[n, r]"])

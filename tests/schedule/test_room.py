@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from programs import TWO_PRODUCTS, gated_backward
 
 from superopt.candidates.schedules import schedules
 from superopt.driver import SearchOptions, search
@@ -13,19 +13,6 @@ from superopt.schedule import Room, explored
 from superopt.targets import pick_target
 from superopt.trace import trace
 
-TWO = """graph two
-axes m=4 k=8 n=6 r=5
-in x: f32[m, k]
-in w: f32[k, n]
-in v: f32[n, r]
-{rounding}kernel grid[m, n]
-  loop[k]
-    t3 += contract[k](x, w)
-kernel grid[m, r]
-  loop[n]
-    t4 += contract[n](t3, v)
-out out: f32[m, r] = t4
-"""
 X, W, V, OUT, BETWEEN = 4 * 4 * 8, 4 * 8 * 6, 4 * 6 * 5, 4 * 4 * 5, 4 * 4 * 6
 
 
@@ -41,7 +28,7 @@ X, W, V, OUT, BETWEEN = 4 * 4 * 8, 4 * 8 * 6, 4 * 6 * 5, 4 * 4 * 5, 4 * 4 * 6
 )
 def test_most_bytes(ending: tuple[str, ...], rounding: str, most: int) -> None:
     """Inputs that end are held to their last reader, results from when they are made."""
-    mugraph = parse_mugraph(TWO.format(rounding=rounding))
+    mugraph = parse_mugraph(TWO_PRODUCTS.format(rounding=rounding))
     room = Room(most, frozenset(ending))
     assert room.most_bytes(mugraph) == most
     assert room.misfit(mugraph) is None
@@ -50,14 +37,14 @@ def test_most_bytes(ending: tuple[str, ...], rounding: str, most: int) -> None:
 
 
 def test_values_in_half_precision_take_half() -> None:
-    text = TWO.replace("f32", "bf16").format(rounding="round t3 to bf16\n")
+    text = TWO_PRODUCTS.replace("f32", "bf16").format(rounding="round t3 to bf16\n")
     assert Room(0).most_bytes(parse_mugraph(text)) == (BETWEEN + OUT) // 2
 
 
 def test_a_library_copies_operands_in_half_precision() -> None:
     """Operands in another order, and the product in their dtype."""
     text = (
-        TWO.format(rounding="round t3 to bf16\n")
+        TWO_PRODUCTS.format(rounding="round t3 to bf16\n")
         .replace("in x: f32", "in x: bf16")
         .replace("w: f32", "w: bf16")
     )
@@ -68,9 +55,9 @@ def test_a_library_copies_operands_in_half_precision() -> None:
 
 
 def test_a_result_that_is_read_later_lies_in_memory_once() -> None:
-    text = TWO.format(rounding="") + "out between: f32[m, n] = t3\n"
+    text = TWO_PRODUCTS.format(rounding="") + "out between: f32[m, n] = t3\n"
     assert Room(0).most_bytes(parse_mugraph(text)) == BETWEEN + OUT
-    turned = TWO.format(rounding="") + "out between: f32[n, m] = t3\n"
+    turned = TWO_PRODUCTS.format(rounding="") + "out between: f32[n, m] = t3\n"
     assert Room(0).most_bytes(parse_mugraph(turned)) == 2 * BETWEEN + OUT
 
 
@@ -95,14 +82,8 @@ def _renamed(graph: Graph, names: dict[str, str]) -> Graph:
     return replace(graph, inputs=inputs, outputs=outputs)
 
 
-def _gated(dy: Tensor, a: Tensor, b: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    s = torch.sigmoid(a)
-    db, da = dy * (a * s), dy * b * s * (1 + a * (1 - s))
-    return da.t() @ x, db.t() @ x, (da + db) @ w
-
-
 def test_only_what_fits_is_kept() -> None:
-    program = trace(_gated, *(torch.empty(64, 64) for _ in range(5)), name="g").program
+    program = trace(gated_backward, *(torch.empty(64, 64) for _ in range(5)), name="g").program
     found = search(program, options=SearchOptions(seconds=5)).regions
     target = pick_target("cpu")
     one = 64 * 64 * 4
@@ -118,7 +99,7 @@ def test_only_what_fits_is_kept() -> None:
 def test_products_that_leave_come_late() -> None:
     """Large results need not wait in memory beside all that they are made of."""
     shapes = ((64, 64), (64, 64), (64, 64), (64, 256), (64, 64))
-    program = trace(_gated, *map(torch.empty, shapes), name="g").program
+    program = trace(gated_backward, *map(torch.empty, shapes), name="g").program
     [region] = search(program, options=SearchOptions(seconds=5)).regions
     room = Room(0, frozenset(port.name for port in region.goal.inputs))
     most: dict[bool, list[int]] = {False: [], True: []}
