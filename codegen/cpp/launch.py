@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -10,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor as TorchTensor
 
-from superopt.codegen.cpp.calls import Link, chained, load_kernel
+from superopt.codegen.cpp.calls import Link, load_kernel
 from superopt.codegen.cpp.compile import compile_source
 from superopt.codegen.cpp.config import CppConfig, default_config, is_much_more_work
 from superopt.codegen.cpp.emit import emit, lower_kernel
+from superopt.codegen.cpp.launches import Chain, Launch, Made, chain, memory
 from superopt.codegen.cpp.library import LibraryKernel, LibraryRun, spread
+from superopt.codegen.cpp.over import is_read_before
 from superopt.codegen.cpp.source import Argument, CppSource
 from superopt.codegen.cpp.sums import are_too_long
 from superopt.codegen.forms import Forms, Ready, is_plain, is_stored, stored
@@ -62,7 +63,7 @@ class CppKernel:
         self.program = program
         self.reads = tuple(tensor.value for tensor in program.loads)
         self.source = emit(program, config, lengths)
-        self._config, self._flags = config, tuple(flags)
+        self.config, self._flags = config, tuple(flags)
         self._lengths = dict(lengths or program.graph.sizes)  # up to which axes have been
         self._larger: CppKernel | None = None  # the same, printed for longer sums or for all threads
         unit_strides = has_unit_strides(program, self.source)
@@ -73,12 +74,12 @@ class CppKernel:
 
         It is printed anew where sums are too long for this one, or where one thread has too much to do.
         """
-        lengths, config = self._lengths, self._config
+        lengths, config = self._lengths, self.config
         if are_too_long(self.source.sums, sizes, lengths):
             lengths = {axis: max(size, sizes[axis]) for axis, size in lengths.items()}
         if config.threads == 1 and self.program.grid and is_much_more_work(self.program, sizes):
             config = replace(config, threads=0)
-        if lengths is self._lengths and config is self._config:
+        if lengths is self._lengths and config is self.config:
             return self
         if self._larger is None:
             self._larger = CppKernel(self.program, config, flags=self._flags, lengths=lengths)
@@ -156,84 +157,11 @@ def _strides(
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """A result of a kernel: its shape, its value, and its name where it leaves."""
-
-    shape: tuple[int, ...]
-    value: int
-    name: str | None
-    crosses: bool  # whether later kernels read it
-    bytes: int
-    empty: Callable[[], TorchTensor]  # makes memory for one
-
-
-def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], TorchTensor]:
-    """Return what makes memory for a tensor.
-
-    Inductor's own function takes half a microsecond; PyTorch's public ones take one or two.
-    """
-    if _EMPTY is not None:
-        return partial(_EMPTY, shape, contiguous_strides(shape), dtype)
-    return partial(torch.empty, shape, dtype=dtype, device="cpu")  # the default device may be another
-
-
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """One kernel, what it makes, and what calls it with the addresses of what it reads and makes."""
-
-    kernel: CppKernel
-    made: list[_Made]
-    link: Link
-
-    def run(self) -> LibraryRun:
-        """Return what runs it as a library kernel is run."""
-        call, reads, made = chained([self.link]), self.kernel.reads, self.made
-
-        def run(values: list[TorchTensor], results: dict[str, TorchTensor]) -> None:
-            addresses = [values[value].data_ptr() for value in reads]
-            for one in made:
-                tensor = one.empty()
-                addresses.append(tensor.data_ptr())
-                if one.crosses:
-                    values[one.value] = tensor
-                if one.name is not None:
-                    results[one.name] = tensor
-            call(*addresses)
-
-        return run
-
-
-def _laid_out(launches: "Sequence[_Launch]") -> tuple[dict[int, int], int]:
-    """Return where values between kernels lie in one piece of memory, in bytes, and how large it is.
-
-    A value gets the first place that none of those needs which are read later.
-    """
-    last = {value: at for at, launch in enumerate(launches) for value in launch.kernel.reads}
-    places, size = dict[int, int](), 0
-    taken: list[tuple[int, int, int]] = []  # where values begin and end, and the last kernel that reads them
-    for at, launch in enumerate(launches):
-        taken = [one for one in taken if one[2] >= at]
-        for made in launch.made:
-            if made.name is not None:
-                continue
-            begin = 0
-            for other, end, _ in sorted(taken):
-                if begin + made.bytes <= other:
-                    break
-                begin = max(begin, end)
-            places[made.value] = begin
-            end = begin + -(-made.bytes // _LINE) * _LINE
-            taken.append((begin, end, max(last.get(made.value, at), at)))
-            size = max(size, end)
-    return places, size
-
-
-@dataclass(frozen=True, slots=True)
 class _Plan:
     """What follows from the shapes, strides and dtypes of the inputs, and from the number of threads."""
 
     sizes: dict[str, int]
-    launches: list["_Launch | LibraryRun"]
+    launches: list["Launch | LibraryRun"]
 
 
 class CppMuGraph:
@@ -255,6 +183,7 @@ class CppMuGraph:
         self._read_as_one = read_as_one(self.graph)
         self._ready: dict[object, Ready] = {}
         self._latest: Ready | None = None
+        self._into: dict[object, Chain] = {}
         self._kernels: list[CppKernel | LibraryKernel] = []
         for number, kernel in enumerate(mugraph.kernels):
             if not isinstance(kernel, Block):
@@ -317,38 +246,25 @@ class CppMuGraph:
 
     def _chain(self, plan: "_Plan") -> Prepared | None:
         """Return one call of all kernels, None where a library or a copy of an input has a part."""
-        launches = [one for one in plan.launches if isinstance(one, _Launch)]
+        launches = [one for one in plan.launches if isinstance(one, Launch)]
         if len(launches) < len(plan.launches) or not launches or self._carried:
             return None
-        leaving = {one.name: one for launch in launches for one in launch.made if one.name is not None}
-        results = [leaving[name] for name in self.outputs]
-        first = len(self.inputs)
-        behind, size = _laid_out(launches)
-        places = {at: (at, 0) for at in range(first)}
-        places |= {value: (first + len(results), offset) for value, offset in behind.items()}
-        named = {name: (first + at, 0) for at, name in enumerate(self.outputs)}
-        places |= {one.value: named[name] for name, one in leaving.items() if one.crosses}
-        links = [
-            replace(
-                launch.link,
-                places=[
-                    *(places[value] for value in launch.kernel.reads),
-                    *(places[one.value] if one.name is None else named[one.name] for one in launch.made),
-                ],
-            )
-            for launch in launches
-        ]
-        call, address, between = chained(links), TorchTensor.data_ptr, _memory((size,), torch.uint8)
-        empty = results[0].empty
+        found = chain(launches, len(self.inputs), self.outputs)
+        call, results, between = found.call, found.results, found.empty_between
+        address, empty = TorchTensor.data_ptr, results[0].empty
+
+        if between is not None:
+
+            def run_with_values_between(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
+                made, values = [one.empty() for one in results], between()
+                call(*map(address, given), *map(address, made), values.data_ptr())
+                return made
+
+            return run_with_values_between
 
         def run(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
             made = [one.empty() for one in results]
             call(*map(address, given), *map(address, made))
-            return made
-
-        def run_with_values_between(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
-            made, values = [one.empty() for one in results], between()
-            call(*map(address, given), *map(address, made), values.data_ptr())
             return made
 
         def run_for_one(given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
@@ -361,15 +277,38 @@ class CppMuGraph:
             call(given[0].data_ptr(), result.data_ptr())
             return (result,)
 
-        if behind:
-            return run_with_values_between
         if len(results) > 1:
             return run
-        return run_on_one if first == 1 else run_for_one
+        return run_on_one if len(self.inputs) == 1 else run_for_one
+
+    def into(self, given: Sequence[TorchTensor], results: Sequence[TorchTensor]) -> None:
+        """Run the kernels on plain tensors in order, and write the results over contiguous ones.
+
+        A result may lie over an input where `may_lie_over` says so.
+        """
+        threads = torch.get_num_threads()
+        key = threads, form_of(given)
+        found = self._into.get(key)
+        if found is None:
+            launches = [one for one in self._plan(given, threads).launches if isinstance(one, Launch)]
+            if len(launches) < len(self._kernels) or self._carried:
+                raise InputError(
+                    f"{self.graph.name}: a library has a part; its results have memory of their own"
+                )
+            if len(self._into) >= _PREPARED:
+                self._into.clear()
+            found = self._into[key] = chain(launches, len(self.inputs), self.outputs)
+        between = (found.empty_between(),) if found.empty_between is not None else ()
+        found.call(*(one.data_ptr() for one in (*given, *results, *between)))
+
+    def may_lie_over(self, output: str, entering: str) -> bool:
+        """Return whether a result may be written where an input lies: no kernel reads that afterwards."""
+        kernels = [(one.program, one.config) for one in self._kernels if isinstance(one, CppKernel)]
+        return len(kernels) == len(self._kernels) and is_read_before(kernels, entering, output)
 
     def _launches(self, plan: "_Plan") -> Prepared:
         """Return the calls of all kernels in order."""
-        runs = [one.run() if isinstance(one, _Launch) else one for one in plan.launches]
+        runs = [one.run() if isinstance(one, Launch) else one for one in plan.launches]
         ended = last_reads((one.reads for one in self._kernels), staying=range(len(self.inputs)))
         launches = list(zip(runs, ended, strict=True))
 
@@ -386,7 +325,7 @@ class CppMuGraph:
                 results[output.port.name] = spread(carried, strides, output.port, plan.sizes, copy=True)
             return [results[name] for name in self.outputs]
 
-        if all(isinstance(launch, _Launch) for launch in plan.launches):
+        if all(isinstance(launch, Launch) for launch in plan.launches):
             return run
 
         @torch.no_grad()
@@ -402,14 +341,14 @@ class CppMuGraph:
         """Return what need not be worked out at every call."""
         sizes = sizes_of(self.mugraph, given, PART)
         strides = {value: one.stride() for value, one in enumerate(given)}
-        launches: list[_Launch | LibraryRun] = []
+        launches: list[Launch | LibraryRun] = []
         for kernel in self._kernels:
             if isinstance(kernel, LibraryKernel):
                 launches.append(kernel.prepared(strides, sizes))
                 strides |= {value: contiguous_strides(shape) for value, shape in kernel.shapes(sizes).items()}
                 continue
             kernel = kernel.serving(sizes)
-            made: list[_Made] = []
+            made: list[Made] = []
             for tensor in kernel.program.stores:
                 empty = next((one for one in kernel.program.repeated(tensor.value) if not sizes[one]), None)
                 if empty is not None:
@@ -420,10 +359,10 @@ class CppMuGraph:
                 name = tensor.name if tensor.port else None
                 dtype = _DTYPES[tensor.dtype]
                 size = prod(shape) * dtype.itemsize
-                made.append(_Made(shape, tensor.value, name, tensor.crosses, size, _memory(shape, dtype)))
+                made.append(Made(shape, tensor.value, name, tensor.crosses, size, memory(shape, dtype)))
                 if tensor.crosses:
                     strides[tensor.value] = contiguous_strides(shape)
             reads = [strides[value] for value in kernel.reads]
             stores = [contiguous_strides(one.shape) for one in made]
-            launches.append(_Launch(kernel, made, kernel.link(reads, stores, sizes, threads)))
+            launches.append(Launch(kernel, made, kernel.link(reads, stores, sizes, threads)))
         return _Plan(sizes, launches)

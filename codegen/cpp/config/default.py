@@ -6,6 +6,7 @@ from math import prod
 
 from superopt.codegen.cpp.config.config import FEW, CppConfig
 from superopt.codegen.cpp.config.kernel import (
+    LANES,
     count_programs,
     count_walks,
     equal_tile,
@@ -59,6 +60,7 @@ def default_config(
     is_little = is_little_work(program, sizes)
     if not is_little:
         tiles = _for_all_cores(program, tiles, rows, sizes, cores)
+        tiles |= _shorter_lines(program, tiles, contiguous, sizes, cores)
     masked = {axis for axis in program.looped if is_cut_by_mask(program, axis)}
     config = CppConfig(
         tuple({**tiles, **_short_sums(program, sizes)}.items()),
@@ -141,6 +143,22 @@ def _for_all_cores(
         widest = min(left, key=lambda axis: (shared_volume(readings, axis, sizes), -tiles[axis]))
         tiles[widest] = -(-tiles[widest] // 2)
     return tiles
+
+
+def _shorter_lines(
+    program: KernelProgram,
+    tiles: Mapping[str, int],
+    contiguous: set[str],
+    sizes: Mapping[str, int],
+    cores: int,
+) -> dict[str, int]:
+    """Return shorter tiles along memory, of whole vectors, where there is no program for each core."""
+    programs = count_programs(tiles, sizes)
+    lines = [axis for axis in program.grid if axis in contiguous - part_axes(program)]
+    if programs >= cores or not lines:
+        return {}
+    longest = max(lines, key=lambda axis: tiles[axis])
+    return {longest: equal_tile(tiles[longest], max(tiles[longest] // (cores // programs), LANES))}
 
 
 def _slid_outputs(program: KernelProgram) -> tuple[list[str], set[str]]:

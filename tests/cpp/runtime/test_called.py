@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from superopt.codegen.cpp import CppMuGraph, CppSource, calls, compile_source
-from superopt.codegen.cpp.launch import _laid_out, _Made
+from superopt.codegen.cpp.launches import Made, laid_out
 from superopt.codegen.errors import CompileError
 from superopt.ir import fuse, parse_graph, parse_mugraph
 
@@ -109,8 +109,8 @@ def test_without_a_compiler_for_them_kernels_are_called_by_ctypes(
 
 def _launch(reads: list[int], made: dict[int, int], leaves: int) -> Any:
     """Return what a kernel reads and makes, in bytes by value; and a result that leaves."""
-    results = [_Made((size,), value, None, True, size, torch.Tensor) for value, size in made.items()]
-    leaving = _Made((4,), leaves, f"out{leaves}", False, 4, torch.Tensor)
+    results = [Made((size,), value, None, True, size, torch.Tensor) for value, size in made.items()]
+    leaving = Made((4,), leaves, f"out{leaves}", False, 4, torch.Tensor)
     return SimpleNamespace(kernel=SimpleNamespace(reads=tuple(reads)), made=[leaving, *results])
 
 
@@ -123,7 +123,7 @@ def test_values_that_are_needed_at_once_lie_apart(data: st.DataObject) -> None:
         made = {10 * at + number + 1: size for number, size in enumerate(sizes)}
         launches.append(_launch(reads, made, 1000 + at))
         known += made
-    places, size = _laid_out(launches)
+    places, size = laid_out(launches)
     spans = {}
     for at, launch in enumerate(launches):
         for one in launch.made:
@@ -140,7 +140,7 @@ def test_values_that_are_needed_at_once_lie_apart(data: st.DataObject) -> None:
 
 def test_a_long_chain_needs_no_more_memory_than_two_of_its_values() -> None:
     launches = [_launch([at - 1] if at else [], {at: 640}, 1000 + at) for at in range(9)]
-    assert _laid_out(launches)[1] == 2 * 640
+    assert laid_out(launches)[1] == 2 * 640
 
 
 def test_nothing_may_lie_between_kernels(way: str) -> None:

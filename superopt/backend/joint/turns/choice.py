@@ -1,6 +1,5 @@
 """Choice: how much of an axis a turn takes, how its products lie, and who makes them, by the clock."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
@@ -12,12 +11,9 @@ from superopt.backend.joint.limits import limits
 from superopt.backend.joint.turns.tiles import Tiles
 from superopt.backend.joint.turns.tiling import largest_bytes
 from superopt.backend.options import Memory
-from superopt.errors import SuperoptError, first_line
 from superopt.ir import Graph
 
 __all__ = ["Turns", "chosen", "least_speed"]
-
-log = logging.getLogger("superopt")
 
 _LEAST_SPEED = {"fast": 1.15, "balanced": 1 / 1.035}
 """The speed beside Inductor's from which on turns are taken: of the part, and with "balanced" of the step.
@@ -29,7 +25,7 @@ what is kept may take time, too.
 _SLACK = {"fast": 1.02}  # turns may take this many times as long as the fastest, to hold less memory
 _MORE_SLACK = 1.15  # the same where less memory is asked for
 _ACROSS = 1.12
-"""The time of products is multiplied by this where tiles are then reduced across memory, and not along it.
+"""The time of products is multiplied by this where Inductor's code then reduces tiles across memory.
 
 Of a loss 4096 x 512 x 32000, what lies between the products took 0.65 s across memory and 0.29 s along it;
 the products took 3.3 to 3.6 s.
@@ -41,11 +37,11 @@ _SIZES = (1, 2, 4)  # turns are tried that take this many times `turn_bytes`
 _SHARES = (1 / 4, 1 / 3, 1 / 2)  # or, where the largest value is small, these shares of it
 _LARGE = 8  # a value of more than this many times `turn_bytes` is not small
 _OF_BYTES = (1, 1 / 2, 1 / 4)  # the shares that turns may take of the bytes that the user allows
+_CLOSE = 1.1  # orders of memory that take this many times as long are tried at fewer positions, too
 _WHOLE = 8  # a turn takes a multiple of so many positions, as vectors have lanes
 _OVER = 0.1  # a turn may be larger by this share if one turn less is needed then
 _MOST = 3  # ways to take turns that are raced
-_WORTH_OWN = 1e8  # a product of so many operations is worth a kernel of ours
-_NEAR_BEST = 0.95  # a product at this share of the highest rate is left to the library
+_WORTH_OWN = 1e6  # a stage of so many operations is worth a kernel of ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +80,19 @@ def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -
     only be fast.
     """
     taken = list[tuple[float, int, Tiles]]()
-    rate = 0.0  # the highest of a product so far
     for tiles in ways:
         whole = tiles.goal.sizes[tiles.axis]
         entering = tiles.entering(given)
+        orders = list[bool]()
         for rows in sorted(_rows(tiles, memory), reverse=True):
-            for last in (False, True):
-                made = replace(tiles, rows=rows, last=last)
-                seconds: Mapping[str, float] = made.kernel.product_seconds(entering)
-                if tiles.dtype == "f32":
-                    rate = max(rate, _rate(made, seconds))
-                    made, seconds = _with_own(made, seconds, entering, rate)
-                across = _ACROSS if last and made.kernel.reduces else 1.0
-                all_turns = across * sum(seconds.values()) * whole / rows
-                taken.append((all_turns, made.kernel.shared_bytes(rows), made))
+            timed = [
+                _timed(replace(tiles, rows=rows, last=last), entering) for last in orders or (False, True)
+            ]
+            least = min(seconds for seconds, _ in timed)
+            orders = [made.last for seconds, made in timed if seconds <= _CLOSE * least]
+            taken += [
+                (seconds * whole / rows, made.kernel.shared_bytes(rows), made) for seconds, made in timed
+            ]
     slack = inf if limits().any_speed else _SLACK.get(str(memory), _MORE_SLACK)
     most = min(one[0] for one in taken) * slack
     if isinstance(memory, int) and not limits().any_speed:
@@ -147,27 +142,16 @@ def _even(size: int, most: float, over: float) -> int:
         turns += 1
 
 
-def _rate(tiles: Tiles, seconds: Mapping[str, float]) -> float:
-    """Return the operations per second of the fastest product that may be ours."""
-    flops = tiles.kernel.product_flops()
-    return max((one / max(seconds[name], 1e-9) for name, one in flops.items()), default=0.0)
-
-
-def _with_own(
-    tiles: Tiles, seconds: Mapping[str, float], given: Mapping[str, Tensor], rate: float
-) -> tuple[Tiles, Mapping[str, float]]:
-    """Return tiles with kernels of ours for the products in which they are faster."""
-    names = tuple(
-        name
-        for name, flops in tiles.kernel.product_flops().items()
-        if flops >= _WORTH_OWN and flops / seconds[name] < _NEAR_BEST * rate
-    )
-    if not names:
-        return tiles, seconds
-    try:
-        ours = replace(tiles, own=names).kernel.product_seconds(given)
-    except SuperoptError as error:  # there may be no compiler
-        log.info("the products of turns are left to PyTorch's library: %s", first_line(error))
-        return tiles, seconds
-    faster = tuple(name for name in names if ours[name] < seconds[name])
-    return replace(tiles, own=faster), {**seconds, **{name: ours[name] for name in faster}}
+def _timed(tiles: Tiles, given: Mapping[str, Tensor]) -> tuple[float, Tiles]:
+    """Return the seconds of a turn, and its tiles with kernels of ours wherever they are faster."""
+    kernel = tiles.kernel
+    seconds = kernel.seconds(given)
+    names = tuple(name for name, count in kernel.flops().items() if count >= _WORTH_OWN)
+    if limits().any_speed:  # without a choice that depends on the clock
+        names = ()
+    ours = replace(tiles, own=names).kernel.seconds(given) if names else {}
+    # Where nothing between products is timed, a kernel of ours is taken to be the faster one.
+    own = tuple(name for name in names if name in ours and ours[name] < seconds.get(name, inf))
+    across = _ACROSS if tiles.last and kernel.reduces and not own else 1.0
+    taken = {**seconds, **{name: ours[name] for name in own}}
+    return across * sum(taken.values()), replace(tiles, own=own)

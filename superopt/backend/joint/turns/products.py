@@ -1,4 +1,4 @@
-"""Products: those of a turn as matrices, written or added where they belong, by a library or by us."""
+"""Products: those of a turn as matrices, written or added where they belong, by a library."""
 
 from collections.abc import Sequence
 from math import prod
@@ -7,22 +7,8 @@ import torch
 from torch import Tensor
 
 from superopt.backend.joint.turns.stages import Multiply
-from superopt.codegen.cpp import default_config, lower_kernel
-from superopt.codegen.cpp.calls import chained
-from superopt.codegen.cpp.launch import CppKernel
-from superopt.codegen.processor import vectors
-from superopt.ir import fuse, parse_graph
 
-__all__ = ["Matrices", "OwnProduct"]
-
-_TEXT = """
-graph product
-axes m={m} n={n} k={k}
-in a: f32[{a}]
-in b: f32[{b}]
-t2 = contract[k](a, b)
-out c: f32[{c}] = t2
-"""
+__all__ = ["Matrices"]
 
 _PART_BYTES = 4 << 20  # bytes that are converted at a time
 _WHOLE = 64  # rows or columns of which that is a multiple
@@ -54,12 +40,7 @@ class Matrices:
         self.target = _in_order(made, step.made.axes, [*batch, *rows, *columns])
         self.made = _matrix(made, step.made.axes, batch, rows, columns)
 
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """The rows and the columns of the result, and the length of the sum."""
-        return self.left.shape[-2], self.right.shape[-1], self.left.shape[-1]
-
-    def multiply(self, own: "OwnProduct | None" = None, *, again: bool = False) -> None:
+    def multiply(self, *, again: bool = False) -> None:
         """Compute the product, or add it to what is there."""
         several = self.made.dim() == 3
         if any(one.dtype != self.dtype for one in (self.left, self.right, self.made)):
@@ -67,7 +48,7 @@ class Matrices:
         elif again:
             add = self.made.baddbmm_ if several else self.made.addmm_
             add(self.left, self.right)
-        elif own is None or several or not own.multiply(self):
+        else:
             multiply = torch.bmm if several else torch.mm
             multiply(self.left, self.right, out=self.made)
         if self.made.data_ptr() != self.target.data_ptr():
@@ -76,7 +57,7 @@ class Matrices:
     def _multiply_in_parts(self, *, again: bool) -> None:
         """Compute a product whose operands or result are converted, along its longest axis."""
         dtype = self.dtype
-        rows, columns, length = self.sizes
+        rows, columns, length = self.left.shape[-2], self.right.shape[-1], self.left.shape[-1]
         lengths = {"rows": rows, "columns": columns}
         if self.made.dtype == torch.float32:  # parts of a sum are not rounded as they are added
             lengths["sum"] = length
@@ -113,40 +94,3 @@ def _matrix(
 
 def _in_order(tensor: Tensor, axes: Sequence[str], order: Sequence[str]) -> Tensor:
     return tensor.permute([axes.index(axis) for axis in order])
-
-
-class OwnProduct:
-    """A product of matrices by a kernel of ours, for matrices that lie in memory as the first ones do."""
-
-    def __init__(self, matrices: Matrices) -> None:
-        m, n, k = matrices.sizes
-        self.turned = _turned(matrices)
-        a, b, c = (
-            ", ".join(axes[::-1] if turned else axes)
-            for turned, axes in zip(self.turned, ("mk", "kn", "mn"), strict=True)
-        )
-        graph = parse_graph(_TEXT.format(m=m, n=n, k=k, a=a, b=b, c=c))
-        program = lower_kernel(fuse(graph), 0)
-        self.kernel = CppKernel(
-            program, default_config(program, graph.sizes, cores=torch.get_num_threads(), vectors=vectors())
-        )
-
-    def multiply(self, matrices: Matrices) -> bool:
-        """Compute a product and return True, or False where matrices lie otherwise."""
-        if _turned(matrices) != self.turned:
-            return False
-        parts = (matrices.left, matrices.right, matrices.made)
-        lying = [one.t() if turned else one for one, turned in zip(parts, self.turned, strict=True)]
-        left, right, made = (one.stride() for one in lying)
-        sizes = dict(zip("mnk", matrices.sizes, strict=True))
-        link = self.kernel.link([left, right], [made], sizes, torch.get_num_threads())
-        chained([link])(*(one.data_ptr() for one in lying))
-        return True
-
-
-def _turned(matrices: Matrices) -> tuple[bool | None, ...]:
-    """Return of each matrix whether its columns lie along memory; None where neither they nor its rows do."""
-    return tuple(
-        False if one.stride(1) == 1 else True if one.stride(0) == 1 else None
-        for one in (matrices.left, matrices.right, matrices.made)
-    )

@@ -1,8 +1,11 @@
-"""Run: a tiled graph, one turn after another: products by libraries, and Inductor's code between them."""
+"""Run: a tiled graph, one turn after another.
+
+PyTorch computes products, and Inductor's code what lies between, or kernels of ours either.
+"""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf, prod
 from typing import Any
 
@@ -11,18 +14,19 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from superopt.backend.joint.limits import limits
-from superopt.backend.joint.turns.products import Matrices, OwnProduct
+from superopt.backend.joint.turns.own import OwnStage, own_between, own_product
+from superopt.backend.joint.turns.products import Matrices
 from superopt.backend.joint.turns.skipped import counted_positions
 from superopt.backend.joint.turns.stages import Between, Multiply, staged
 from superopt.backend.joint.turns.tiling import Tiling
 from superopt.candidates.sizes import resized
-from superopt.ir import REDUCTIONS, Graph, Port, Step, print_graph
+from superopt.ir import REDUCTIONS, Graph, Port, Step, print_graph, value_axes
 from superopt.rivals.inductor import alone, compiled_by_inductor
 from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
 
 __all__ = ["TiledKernel"]
 
-_TIMES = 3  # how often a product is timed
+_TIMES = 5  # how often a product is timed
 _FEW_TURNS = 2  # with so few turns, no copy of an operand is kept in the dtype of products
 _MOST_CODE = 32
 _FACTOR = "factor "  # before the name of an input, as products read it
@@ -53,7 +57,8 @@ class TiledKernel:
         self.tiling, self.rows, self.dtype = tiling, rows, dtype
         self.stages = staged(tiling, last=last)
         self._code = dict[tuple[Any, ...], Callable[..., Any]]()
-        self._own = dict[str, OwnProduct | None].fromkeys(own)  # products that are not left to the library
+        self._own = frozenset(own)  # stages by kernels of ours
+        self._made = dict[str, OwnStage | None]()
 
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute all results, each contiguous and in memory of its own."""
@@ -73,8 +78,8 @@ class TiledKernel:
         del shared
         return {**_computed(tiling.after, {**known, **whole}), **{name: whole[name] for name in tiling.rows}}
 
-    def product_seconds(self, given: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return how long each product of a turn takes, by name."""
+    def seconds(self, given: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return how long the products of a turn take, and all that kernels of ours compute, by name."""
         tiling, goal = self.tiling, self.tiling.goal
         known = self._factored({**given, **_computed(tiling.before, given)})
         wholes = [one.port for one in goal.outputs if one.port.name in tiling.rows]
@@ -84,19 +89,26 @@ class TiledKernel:
         tensors = self._tensors(place, known, [one.fill_(1.0) for one in self._shared()])
         taken = dict[str, float]()
         for step in self.stages.steps:
-            if isinstance(step, Multiply):
-                self._multiply(step, tensors, again=step.adds)
-                taken[step.made.name] = min(self._seconds(step, tensors) for _ in range(_TIMES))
+            own = step.name in self._own
+            if isinstance(step, Between) and not (own and tensors.keys() >= set(step.reads)):
+                continue
+            run = partial(self._run, step, len(place), tensors)
+            tensors |= run()
+            if not own or self._made[step.name] is not None:
+                taken[step.name] = min(_seconds(run) for _ in range(_TIMES))
         return taken
 
-    def product_flops(self) -> dict[str, int]:
-        """Return the operations of each product of two matrices that is not added up, by name."""
+    def flops(self) -> dict[str, int]:
+        """Return about how many operations each stage of a turn takes, by name."""
         sizes = {**self.tiling.turn.sizes, self.tiling.axis: self.rows}
-        return {
-            step.made.name: 2 * prod(sizes[axis] for axis in {*step.left.axes, *step.right.axes})
-            for step in self.stages.steps
-            if isinstance(step, Multiply) and not step.adds and not step.batch
-        }
+        found = dict[str, int]()
+        for step in self.stages.steps:
+            if isinstance(step, Multiply):
+                found[step.name] = 2 * prod(sizes[axis] for axis in {*step.left.axes, *step.right.axes})
+            else:
+                largest = max(prod(sizes[axis] for axis in axes) for axes in value_axes(step.graph))
+                found[step.name] = len(step.graph.steps) * largest
+        return found
 
     @property
     def reduces(self) -> bool:
@@ -110,11 +122,6 @@ class TiledKernel:
         """Return the bytes that turns of so many positions share."""
         sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}
         return self.dtype.itemsize * sum(self.stages.sizes_at(sizes))
-
-    def _seconds(self, step: Multiply, tensors: Mapping[str, Tensor]) -> float:
-        begin = time.perf_counter()
-        self._multiply(step, tensors, again=step.adds)
-        return time.perf_counter() - begin
 
     def _factored(self, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return tensors, with those that products read also in the dtype of products, under other names.
@@ -193,10 +200,7 @@ class TiledKernel:
         """Compute what is made of some positions, and put it where it belongs."""
         sums = {one.port.name: one for one in self.tiling.sums}
         for step in self.stages.steps:
-            if isinstance(step, Multiply):
-                self._multiply(step, tensors, again=step.adds and again)
-                continue
-            for name, made in self._between(step, rows, tensors).items():
+            for name, made in self._run(step, rows, tensors, again=again).items():
                 if name in self.tiling.rows:
                     tensors[name].copy_(made.reshape(tensors[name].shape))
                 elif name in sums:
@@ -205,17 +209,39 @@ class TiledKernel:
                 else:
                     tensors[name] = made
 
-    def _multiply(self, step: Multiply, tensors: Mapping[str, Tensor], *, again: bool) -> None:
-        name = step.made.name
+    def _run(
+        self,
+        step: Multiply | Between,
+        rows: int,
+        tensors: Mapping[str, Tensor],
+        *,
+        again: bool = True,
+    ) -> dict[str, Tensor]:
+        """Compute a stage of a turn, the first one or one `again`; return what has no place of its own."""
+        if isinstance(step, Between):
+            return self._between(step, rows, tensors)
         left, right = (
             tensors.get(f"{_FACTOR}{one.name}", tensors.get(one.name)) for one in (step.left, step.right)
         )
         assert left is not None
         assert right is not None
-        matrices = Matrices(step, left, right, tensors[name], self.dtype)
-        if name in self._own and self._own[name] is None:
-            self._own[name] = OwnProduct(matrices)
-        matrices.multiply(self._own.get(name), again=again)
+        made = tensors[step.name]
+        if step.name in self._own:
+            sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}
+            own = self._own_stage(step.name, lambda: own_product(step, sizes, (left, right, made)))
+            if own is not None:
+                if step.adds and not again:
+                    made.zero_()
+                own((left, right, made) if step.adds else (left, right), (made,))
+                return {}
+        Matrices(step, left, right, made, self.dtype).multiply(again=step.adds and again)
+        return {}
+
+    def _own_stage(self, name: str, make: Callable[[], OwnStage | None]) -> OwnStage | None:
+        """Return the kernels of ours for a stage, made when it comes first, None where they cannot be."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
 
     def _part(self, port: Port, tensor: Tensor, place: _Place) -> Tensor:
         """Return the part of a tensor that one turn reads or writes, a dimension for each axis."""
@@ -237,6 +263,14 @@ class TiledKernel:
         sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}
         entering = {port.name: port for port in graph.inputs}
         inputs = [tensors[name].reshape(_shape(port, sizes)) for name, port in entering.items()]
+        if step.name in self._own:
+            kept = {name: tensors[name] for name in step.kept}
+            own = self._own_stage(step.name, lambda: own_between(step, sizes, inputs, kept))
+            if own is not None:
+                left = {one.port.name: one.port for one in graph.outputs if one.port.name not in kept}
+                made = {name: torch.empty(_shape(port, sizes)) for name, port in left.items()}
+                own(inputs, [{**kept, **made}[one.port.name] for one in graph.outputs])
+                return made
         # What is written where something is read is one tensor, so that the compiler knows of it.
         places = [self.stages.places.get(name) for name in entering]
         held = {name: self.stages.places[name] for name in step.kept}
@@ -250,9 +284,14 @@ class TiledKernel:
         code = self._code.get(key)
         if code is None:
             code = self._code[key] = _code_of(resized(graph, {self.tiling.axis: rows}), inputs, at)
-        made = code(*inputs)
         names = [one.port.name for one in graph.outputs if one.port.name not in held]
-        return dict(zip(names, made, strict=True))
+        return dict(zip(names, code(*inputs), strict=True))
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
 
 
 def _code_of(graph: Graph, inputs: list[Tensor], at: Mapping[str, int]) -> Callable[..., Any]:

@@ -39,6 +39,11 @@ class Multiply:
     adds: bool = False
 
     @property
+    def name(self) -> str:
+        """The name of what it makes."""
+        return self.made.name
+
+    @property
     def batch(self) -> tuple[str, ...]:
         """The axes that both operands keep."""
         return tuple(axis for axis in self.made.axes if axis in self.left.axes and axis in self.right.axes)
@@ -50,6 +55,16 @@ class Between:
 
     graph: Graph
     kept: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of its graph."""
+        return self.graph.name
+
+    @property
+    def reads(self) -> list[str]:
+        """The names of what it reads."""
+        return [port.name for port in self.graph.inputs]
 
 
 @dataclass(frozen=True, slots=True)

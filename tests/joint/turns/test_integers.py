@@ -11,8 +11,8 @@ from superopt.backend.decision import Decision
 from superopt.backend.joint.turns.integers import holds_integers
 from superopt.ir import parse_graph
 
-from .steps import WIDTH, WORDS
-from .test_random import compiled
+from ..steps import WIDTH, WORDS
+from ..test_random import compiled
 
 HELD = {
     "a label": "eq(y, i)",

@@ -17,8 +17,8 @@ from superopt.ir import Graph, parse_graph
 from superopt.trace import trace
 from superopt.trace.run import TORCH_DTYPES, run_graph
 
-from .steps import WIDTH, WORDS
-from .test_random import compiled, gradients
+from ..steps import WIDTH, WORDS
+from ..test_random import compiled, gradients
 
 B, S, K, N, ROWS = 3, 8, 5, 64, 4
 IGNORED = -100

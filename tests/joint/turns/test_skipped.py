@@ -17,8 +17,8 @@ from superopt.backend.joint.turns.tiling import tiled, with_undefined
 from superopt.trace import trace
 from superopt.trace.run import run_graph
 
-from .steps import WIDTH, WORDS
-from .test_random import compiled
+from ..steps import WIDTH, WORDS
+from ..test_random import compiled
 from .test_tiling import loss
 
 M, K, N, ROWS = 24, 5, 64, 4
