@@ -286,6 +286,8 @@ class CppMuGraph:
 
         A result may lie over an input where `may_lie_over` says so.
         """
+        if not all(map(is_stored, given)):
+            given = list(map(stored, given))
         threads = torch.get_num_threads()
         key = threads, form_of(given)
         found = self._into.get(key)

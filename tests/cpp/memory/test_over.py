@@ -111,3 +111,10 @@ def test_memory_in_another_order_is_other_memory() -> None:
 def test_numbers_of_another_width_are_other_memory() -> None:
     text = "graph g\naxes m=20 n=20\nin x: bf16[m, n]\nt1 = tanh(x)\nout y: f32[m, n] = t1\n"
     assert not kernels_of(parse_graph(text)).may_lie_over("y", "x")
+
+
+def test_negated_memory_is_read_as_it_counts() -> None:
+    text = "graph g\naxes m=20\nin x: f32[m]\nt1 = exp(x)\nout y: f32[m] = t1\n"
+    x, made = torch.randn(20), torch.empty(20)
+    kernels_of(parse_graph(text)).into([x._neg_view()], [made])
+    torch.testing.assert_close(made, (-x).exp())
