@@ -292,21 +292,24 @@ class CppMuGraph:
         key = threads, form_of(given)
         found = self._into.get(key)
         if found is None:
+            if not self.makes_all:
+                raise InputError(f"{self.graph.name}: not all of its results are written by kernels of ours")
             launches = [one for one in self._plan(given, threads).launches if isinstance(one, Launch)]
-            if len(launches) < len(self._kernels) or self._carried:
-                raise InputError(
-                    f"{self.graph.name}: a library has a part; its results have memory of their own"
-                )
             if len(self._into) >= _PREPARED:
                 self._into.clear()
             found = self._into[key] = chain(launches, len(self.inputs), self.outputs)
         between = (found.empty_between(),) if found.empty_between is not None else ()
         found.call(*(one.data_ptr() for one in (*given, *results, *between)))
 
+    @property
+    def makes_all(self) -> bool:
+        """Whether kernels of ours write all results, none of which is an input or made by a library."""
+        return not self._carried and all(isinstance(one, CppKernel) for one in self._kernels)
+
     def may_lie_over(self, output: str, entering: str) -> bool:
         """Return whether a result may be written where an input lies: no kernel reads that afterwards."""
         kernels = [(one.program, one.config) for one in self._kernels if isinstance(one, CppKernel)]
-        return len(kernels) == len(self._kernels) and is_read_before(kernels, entering, output)
+        return self.makes_all and is_read_before(kernels, entering, output)
 
     def _launches(self, plan: "_Plan") -> Prepared:
         """Return the calls of all kernels in order."""

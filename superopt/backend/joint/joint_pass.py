@@ -19,7 +19,7 @@ from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.joint.in_turns import InTurns, in_turns_around, put_in
 from superopt.backend.joint.limits import limits
-from superopt.backend.joint.piece import gate_of, is_tangent, large_bytes, large_groups
+from superopt.backend.joint.piece import gate_of, is_tangent, large_groups
 from superopt.backend.joint.turns.choice import Turns
 from superopt.backend.joint.turns_race import decide_turns
 from superopt.backend.region_plan import REGION, kept_plan
@@ -85,15 +85,12 @@ class JointPass(CustomGraphPass):
         from torch._inductor.pattern_matcher import stable_topological_sort
 
         stable_topological_sort(graph)  # Inductor's passes before this one leave nodes in any order
-        # Where less memory is asked for, what is larger than that is worth turns beside larger weights, too.
-        fast = self.ledger.options.memory == "fast"
-        least_bytes = limits().value_bytes
-        limit_bytes = large_bytes(graph, least_bytes) if fast else least_bytes
+        limit_bytes = limits().value_bytes
         if torch._inductor.config.cpp_wrapper:  # it makes wrong code of a call of a plan
             return
         groups = large_groups(graph, limit_bytes)
         tangents = [node for node in graph.nodes if is_tangent(node)]
-        if fast and not tangents:  # regions may gain more
+        if not tangents and self.ledger.options.memory == "fast":  # regions may gain more
             return
         if not groups or _devices(groups[0]) != {"cpu"}:
             return
@@ -131,7 +128,7 @@ def turns_in_pass(graph: fx.Graph, ledger: Ledger, title: str) -> int:
     fast = ledger.options.memory == "fast"
     if torch._inductor.config.cpp_wrapper or (fast and (ledger.options.budget_s or 0.0) < _LEAST_S):
         return 0
-    limit_bytes = limits().value_bytes if fast else limits().fewer_bytes
+    limit_bytes = limits().pass_bytes if fast else limits().fewer_bytes
     target, replaced = pick_target("cpu"), 0
     raced = set[str]()
     for group in large_groups(graph, limit_bytes):

@@ -17,8 +17,9 @@ __all__ = ["Limits", "changed", "limits", "small"]
 class Limits:
     """Sizes below which nothing is changed, and the seconds of races."""
 
-    value_bytes: int = 8 << 20  # the least size of a value that is computed in turns
-    fewer_bytes: int = 2 << 20  # the same for a value of one pass, where less memory is asked for
+    value_bytes: int = 2 << 20  # the least size of a value that is computed in turns
+    pass_bytes: int = 8 << 20  # the same for a value of one pass
+    fewer_bytes: int = 2 << 20  # and where less memory is asked for
     kept_bytes: int = 1 << 20  # a step that keeps less between its passes is left as it is
     scaled_bytes: int = 1 << 20  # the least size of a gradient that is scaled in place
     turn_bytes: int = 12 << 20  # the memory of one turn; larger turns are hardly faster

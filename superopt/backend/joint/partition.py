@@ -220,7 +220,8 @@ class Partitioner(CustomPartitionerFn):
             return self._select_within_bytes(case, memory)
         if memory == "fast":
             assert case.turned is not None
-            tried = [StepChoice(case.joint, case.joint.by_pytorch, case.turned.found.turns[0])]
+            turns = sorted(case.turned.found.turns, key=lambda one: -one.speed)
+            tried = [StepChoice(case.joint, case.joint.by_pytorch, one) for one in turns]
             return self._race(tried, case) or self._select_untimed(tried, case, "")
         pytorch_bytes, step_s = pytorchs_choice(case.base).bytes, case.base.keep_options.step_s
         tried, surely = choices_within_time(case.choices, pytorch_bytes, step_s)

@@ -22,8 +22,9 @@ The race times the part alone: a whole step took 7% more time where turns had wo
 what is kept may take time, too.
 """
 
-_SLACK = {"fast": 1.02}  # turns may take this many times as long as the fastest, to hold less memory
-_MORE_SLACK = 1.15  # the same where less memory is asked for
+_SLACK = 1.5
+"""Turns may take this many times as long as the fastest, to hold less memory: the whole may be slower yet."""
+
 _ACROSS = 1.12
 """The time of products is multiplied by this where Inductor's code then reduces tiles across memory.
 
@@ -40,7 +41,7 @@ _OF_BYTES = (1, 1 / 2, 1 / 4)  # the shares that turns may take of the bytes tha
 _CLOSE = 1.1  # orders of memory that take this many times as long are tried at fewer positions, too
 _WHOLE = 8  # a turn takes a multiple of so many positions, as vectors have lanes
 _OVER = 0.1  # a turn may be larger by this share if one turn less is needed then
-_MOST = 3  # ways to take turns that are raced
+_MOST, _MOST_FAST = 3, 2  # ways to take turns that are raced; with "fast"
 _WORTH_OWN = 1e6  # a stage of so many operations is worth a kernel of ours
 
 
@@ -93,7 +94,7 @@ def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -
             taken += [
                 (seconds * whole / rows, made.kernel.shared_bytes(rows), made) for seconds, made in timed
             ]
-    slack = inf if limits().any_speed else _SLACK.get(str(memory), _MORE_SLACK)
+    slack = inf if limits().any_speed else _SLACK
     most = min(one[0] for one in taken) * slack
     if isinstance(memory, int) and not limits().any_speed:
         best = dict[tuple[int, bool], Tiles]()
@@ -109,7 +110,7 @@ def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -
         if seconds_of_all <= most and size < least_bytes:
             least_bytes = size
             found.insert(0, made)
-    return found[: 1 if memory == "fast" else _MOST]
+    return found[-_MOST_FAST:] if memory == "fast" else found[:_MOST]
 
 
 def _rows(tiles: Tiles, memory: Memory) -> set[int]:
@@ -123,7 +124,7 @@ def _rows(tiles: Tiles, memory: Memory) -> set[int]:
     least, largest = limits().turn_bytes, largest_bytes(tiles.goal)
     if limits().any_speed:  # without a choice that depends on the clock
         return {_even(size, least / one, _OVER)}
-    small = memory != "fast" and largest < _LARGE * least
+    small = largest < _LARGE * least
     shared = [largest * share for share in _SHARES] if small else [least * more for more in _SIZES]
     return {_even(size, most / one, _OVER) for most in shared}
 

@@ -31,6 +31,8 @@ class OwnStage:
         self._kernels = CppMuGraph(fuse(graph))
         names = [port.name for port in graph.inputs]
         self._reads = [names.index(name) for name in self._kernels.inputs]
+        if not self._kernels.makes_all:
+            raise UnsupportedError(f"{graph.name}: a result is an input")
         for output, entering in over.items():
             if not self._kernels.may_lie_over(output, entering):
                 raise UnsupportedError(f"{graph.name}: {entering} is read after {output} is written there")
@@ -45,7 +47,7 @@ def own_product(step: Multiply, sizes: Mapping[str, int], tensors: Sequence[Tens
 
     One that is added to those before reads the third as well.
     """
-    if not tensors[2].is_contiguous():
+    if not tensors[2].is_contiguous() or any(_NAMES.get(one.dtype) not in _FLOATS for one in tensors):
         return None
     operands = step.left, step.right, step.made
     ports = [_port(one, tensor) for one, tensor in zip(operands, tensors, strict=True)]

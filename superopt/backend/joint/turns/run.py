@@ -4,7 +4,7 @@ PyTorch computes products, and Inductor's code what lies between, or kernels of 
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from math import inf, prod
 from typing import Any
@@ -26,7 +26,7 @@ from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
 
 __all__ = ["TiledKernel"]
 
-_TIMES = 5  # how often a product is timed
+_TIMES, _LONG_S = 5, 0.1  # how often a stage is timed that takes less than so many seconds
 _FEW_TURNS = 2  # with so few turns, no copy of an operand is kept in the dtype of products
 _MOST_CODE = 32
 _FACTOR = "factor "  # before the name of an input, as products read it
@@ -58,7 +58,7 @@ class TiledKernel:
         self.stages = staged(tiling, last=last)
         self._code = dict[tuple[Any, ...], Callable[..., Any]]()
         self._own = frozenset(own)  # stages by kernels of ours
-        self._made = dict[str, OwnStage | None]()
+        self._made = dict[tuple[object, ...], OwnStage | None]()  # by name and dtypes
 
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute all results, each contiguous and in memory of its own."""
@@ -94,9 +94,15 @@ class TiledKernel:
                 continue
             run = partial(self._run, step, len(place), tensors)
             tensors |= run()
-            if not own or self._made[step.name] is not None:
-                taken[step.name] = min(_seconds(run) for _ in range(_TIMES))
+            if not own or self._is_made(step.name):
+                first = _seconds(run)
+                more = _TIMES if first < _LONG_S else 0  # a long call varies little
+                taken[step.name] = min([first, *(_seconds(run) for _ in range(more))])
         return taken
+
+    def _is_made(self, name: str) -> bool:
+        """Whether kernels of ours compute a stage that came before."""
+        return any(key[0] == name and one is not None for key, one in self._made.items())
 
     def flops(self) -> dict[str, int]:
         """Return about how many operations each stage of a turn takes, by name."""
@@ -228,20 +234,24 @@ class TiledKernel:
         made = tensors[step.name]
         if step.name in self._own:
             sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}
-            own = self._own_stage(step.name, lambda: own_product(step, sizes, (left, right, made)))
+            operands = left, right, made
+            own = self._own_stage(step.name, operands, lambda: own_product(step, sizes, operands))
             if own is not None:
                 if step.adds and not again:
                     made.zero_()
-                own((left, right, made) if step.adds else (left, right), (made,))
+                own(operands if step.adds else operands[:2], (made,))
                 return {}
         Matrices(step, left, right, made, self.dtype).multiply(again=step.adds and again)
         return {}
 
-    def _own_stage(self, name: str, make: Callable[[], OwnStage | None]) -> OwnStage | None:
-        """Return the kernels of ours for a stage, made when it comes first, None where they cannot be."""
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]
+    def _own_stage(
+        self, name: str, tensors: Iterable[Tensor], make: Callable[[], OwnStage | None]
+    ) -> OwnStage | None:
+        """Return the kernels of ours for a stage of such tensors, made once, None where they cannot be."""
+        key = name, *(one.dtype for one in tensors)
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def _part(self, port: Port, tensor: Tensor, place: _Place) -> Tensor:
         """Return the part of a tensor that one turn reads or writes, a dimension for each axis."""
@@ -265,7 +275,8 @@ class TiledKernel:
         inputs = [tensors[name].reshape(_shape(port, sizes)) for name, port in entering.items()]
         if step.name in self._own:
             kept = {name: tensors[name] for name in step.kept}
-            own = self._own_stage(step.name, lambda: own_between(step, sizes, inputs, kept))
+            told = *inputs, *kept.values()
+            own = self._own_stage(step.name, told, lambda: own_between(step, sizes, inputs, kept))
             if own is not None:
                 left = {one.port.name: one.port for one in graph.outputs if one.port.name not in kept}
                 made = {name: torch.empty(_shape(port, sizes)) for name, port in left.items()}

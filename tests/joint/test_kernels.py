@@ -1,0 +1,88 @@
+"""Training steps whose turns are computed by kernels of ours, in float32 and under autocast."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from superopt.backend.decision import Decision
+from superopt.backend.joint.turns import choice
+from superopt.backend.joint.turns.own import OwnStage
+from superopt.backend.joint.turns.run import TiledKernel
+from superopt.backend.joint.turns.tiles import Tiles
+
+from .steps import Loss, Model, capped, plain, step, with_z
+
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Let kernels of ours compute all stages; return the names of the graphs that they have computed."""
+    call, names = OwnStage.__call__, set[str]()
+
+    def ours(tiles: Tiles, given: Mapping[str, Tensor]) -> tuple[float, Tiles]:
+        return 1.0, replace(tiles, own=tuple(tiles.kernel.flops()))
+
+    def calling(self: OwnStage, *given: Any) -> None:
+        names.add(self._kernels.graph.name)
+        call(self, *given)
+
+    monkeypatch.setattr(choice, "_timed", ours)
+    monkeypatch.setattr(OwnStage, "__call__", calling)
+    return names
+
+
+def autocast(program: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(*given: Any) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return program(*given)
+
+    return run
+
+
+def made(loss: Loss) -> Model:
+    return Model(loss, tied=True, short=True, bias=loss is capped)
+
+
+@pytest.mark.parametrize("loss", [plain, pytest.param(capped, marks=SLOW), pytest.param(with_z, marks=SLOW)])
+def test_gradients_are_eagers(loss: Loss, noted: list[Decision], called: set[str]) -> None:
+    model = made(loss)
+    parameters = list(model.parameters())
+    compiled = torch.compile(model, backend="superopt", options={"budget_s": 600})
+    for by in (1.0, -2.5):
+        for found, wanted in zip(step(compiled, parameters, by), step(model, parameters, by), strict=True):
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert any(one.taken for one in noted), noted
+    assert len(called) >= 4, "three products, and what lies between"
+
+
+@pytest.mark.parametrize("loss", [plain, pytest.param(with_z, marks=SLOW)])
+def test_gradients_under_autocast(
+    loss: Loss, noted: list[Decision], called: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: what is compiled ran where operators are carried out in float64, and wrote elsewhere."""
+    run, modes = TiledKernel.__call__, set[object]()
+
+    def running(self: TiledKernel, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        modes.add(_get_current_dispatch_mode())
+        return run(self, given)
+
+    monkeypatch.setattr(TiledKernel, "__call__", running)
+    model = made(loss)
+    parameters = list(model.parameters())
+    exact_model = made(loss).double()
+    exact = step(exact_model, list(exact_model.parameters()), 1.0)
+    compiled = torch.compile(model, backend="superopt", options={"budget_s": 600})
+    theirs = step(autocast(model), parameters, 1.0)
+    for found, wanted, best in zip(step(autocast(compiled), parameters, 1.0), theirs, exact, strict=True):
+        assert found.dtype == wanted.dtype
+        error, allowed = (float((one - best).abs().max()) for one in (found, wanted))
+        assert error <= 2 * allowed + 1e-3 * float(best.abs().max())
+    assert any(one.taken for one in noted), noted
+    assert len(called) >= 4
+    assert modes == {None}
