@@ -10,10 +10,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from superopt.backend.decision import Decision
+from superopt.backend.joint import turns_race
+from superopt.backend.joint.limits import changed
 from superopt.backend.joint.turns import choice
 from superopt.backend.joint.turns.own import OwnStage
 from superopt.backend.joint.turns.run import TiledKernel
 from superopt.backend.joint.turns.tiles import Tiles
+from superopt.rivals.inductor import alone
 
 from .steps import Loss, Model, capped, plain, step, with_z
 
@@ -86,3 +89,24 @@ def test_gradients_under_autocast(
     assert any(one.taken for one in noted), noted
     assert len(called) >= 4
     assert modes == {None}
+
+
+def test_products_are_timed_where_nothing_is_fake() -> None:
+    """Before: while a graph was compiled, the product of a fake tensor was timed, which takes none."""
+    turns_race._library_rate.cache_clear()
+    with torch._subclasses.FakeTensorMode():
+        rate = alone(lambda: turns_race._library_rate(torch.float32))
+    assert rate < 1e14
+
+
+@pytest.mark.parametrize(("rate", "raced"), [(1e15, False), (1e3, True)])
+def test_without_a_budget_short_parts_are_not_raced(
+    rate: float, raced: bool, noted: list[Decision], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns_race, "_library_rate", lambda dtype: rate)
+    model = made(plain)
+    with changed(any_speed=False):
+        step(torch.compile(model, backend="superopt"), list(model.parameters()), 1.0)
+    told = [one.why for one in noted if one.graph == "joint graph"]
+    assert told
+    assert any("too little to race" in one for one in told) != raced

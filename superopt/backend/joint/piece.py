@@ -10,7 +10,7 @@ from superopt.backend.subgraph import Subgraph, subgraph_of
 from superopt.rivals.aten import VIEWS, operator_name, role_of, tensors_in, value_of
 from superopt.rivals.kinds import Kind
 
-__all__ = ["gate_of", "is_tangent", "large_bytes", "large_groups", "piece_around"]
+__all__ = ["gate_of", "is_tangent", "large_groups", "piece_around"]
 
 
 _MOVES = frozenset({"cat", "constant_pad_nd", "flip", "roll", "slice"})
@@ -43,13 +43,6 @@ def gate_of(graph: fx.Graph) -> fx.Node | None:
 def _is_number(node: fx.Node) -> bool:
     value = value_of(node)
     return isinstance(value, Tensor) and value.dim() == 0
-
-
-def large_bytes(graph: fx.Graph, least_bytes: int) -> int:
-    """Return the bytes above which a value is larger than all that enters and leaves a graph."""
-    [output] = graph.find_nodes(op="output")
-    outside = [*graph.find_nodes(op="placeholder"), *output.all_input_nodes]
-    return max(least_bytes, *map(_bytes, outside))
 
 
 def large_groups(graph: fx.Graph, limit_bytes: int) -> list[list[fx.Node]]:

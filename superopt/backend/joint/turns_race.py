@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from superopt.backend.options import Memory
 from superopt.backend.region_plan import REGION, kept_plan
 from superopt.cache import Cache, Record, key_of, program_text, versions
 from superopt.candidates.sizes import resized
-from superopt.rivals.aten import operators_text
+from superopt.rivals.aten import flops_of, operators_text
 from superopt.rivals.inductor import alone, compiled_by_inductor, settings_text
 from superopt.targets import Target
 from superopt.trace.run import TORCH_DTYPES, run_graph
@@ -31,9 +31,11 @@ from superopt.verify.floats.report import FloatReport
 __all__ = ["decide_turns"]
 
 _LEAST_S = 3.0  # no race begins with fewer seconds of the budget left
-_FORM = 4  # the version of a decision's record
+_FORM = 5  # the version of a decision's record
 _SCALES = 1, 4096  # random inputs are multiplied by these, to see what overflows
 _MANY_ROWS = 128  # turns of more rows are compared over one turn, and not over two
+_LEAST_GAIN_S = 0.1  # a race takes some ten seconds, which calls of less hardly gain
+_PRODUCT = 256, 256, 1024  # the sizes of a product that tells how fast PyTorch multiplies
 _LONG_S, _ROUNDS = 0.5, 3  # seconds of a long call, and how often such a call is timed
 
 
@@ -62,6 +64,13 @@ def decide_turns(found: InTurns, ledger: Ledger, target: Target) -> tuple[Decisi
             found = found.with_turns(turns, target.name)
         taken = record.data["taken"] and bool(turns)
         return replace(blank, taken=taken, why=why, verdict=verdict, recalled=True), found
+    if ledger.options.budget_s is None and memory == "fast" and not limits().any_speed:
+        expected = _products_s(found)
+        if expected < _LEAST_GAIN_S:
+            why = (
+                f"its products take about {1e3 * expected:.0f} ms: too little to race turns without a budget"
+            )
+            return replace(blank, why=why, open=True), found
     if ledger.options.budget_s is not None and ledger.left_s < _LEAST_S:
         return replace(blank, why="no time to race it in turns", open=True), found
     with ledger.spending():
@@ -71,6 +80,23 @@ def decide_turns(found: InTurns, ledger: Ledger, target: Target) -> tuple[Decisi
         turns = found.turns if made.taken else ()
         Cache.open().put(key, Record({**kept, "turns": [one.to_json() for one in turns]}, made.operators))
     return made, found
+
+
+def _products_s(found: InTurns) -> float:
+    """Return about how long PyTorch's library takes for the products of a part."""
+    dtype = found.tiles.kernel.dtype
+    return sum(map(flops_of, found.subgraph.piece.nodes)) / alone(lambda: _library_rate(dtype))
+
+
+@cache
+def _library_rate(dtype: torch.dtype) -> float:
+    """Return the operations per second of a product; processors may have no instructions for its dtype."""
+    rows, length, columns = _PRODUCT
+    left, right = torch.ones(rows, length, dtype=dtype), torch.ones(length, columns, dtype=dtype)
+    torch.mm(left, right)
+    begun = time.perf_counter()
+    torch.mm(left, right)
+    return 2 * rows * length * columns / (time.perf_counter() - begun)
 
 
 def _raced_turns(blank: Decision, found: InTurns, target: Target, ledger: Ledger) -> tuple[Decision, InTurns]:

@@ -213,12 +213,14 @@ def choices_within_bytes(choices: Sequence[StepChoice], bytes_: int) -> list[Ste
     return list(dict.fromkeys(one for one in (*enough, _least(choices)) if one.is_ours))
 
 
-def without_higher_peaks(tried: Sequence[StepChoice], base: JointGraph) -> tuple[list[StepChoice], str]:
-    """Return the choices whose step is expected to hold no more than Inductor's, and why if there is none."""
+def without_higher_peaks(
+    tried: Sequence[StepChoice], base: JointGraph, share: float = 1.0
+) -> tuple[list[StepChoice], str]:
+    """Return the choices whose step is expected to hold so much of Inductor's, and why if there is none."""
     if not tried or limits().any_speed:
         return list(tried), ""
     theirs = StepChoice(base, base.by_pytorch).whole_bytes
     peaks = {one: one.whole_bytes for one in tried}
     least = min(peaks.values())
     told = f"a step would hold {least / 2**20:.1f} MB instead of {theirs / 2**20:.1f}"
-    return [one for one, peak in peaks.items() if peak <= theirs], told
+    return [one for one, peak in peaks.items() if peak <= share * theirs], told
