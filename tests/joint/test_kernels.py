@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from superopt.backend.decision import Decision
-from superopt.backend.joint import turns_race
+from superopt.backend.joint import joint_pass, turns_race
 from superopt.backend.joint.limits import changed
 from superopt.backend.joint.turns import choice
 from superopt.backend.joint.turns.own import OwnStage
@@ -112,3 +112,15 @@ def test_without_a_budget_short_parts_are_not_raced(
     told = [one.why for one in noted if one.graph == "joint graph"]
     assert told
     assert any("too little to race" in one for one in told) != raced
+
+
+@pytest.mark.parametrize("share", [0.0, 1e3])
+def test_without_a_budget_turns_are_raced_that_may_lower_the_peak(
+    share: float, noted: list[Decision], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: turns were raced for half a minute, and then held too much at the end of the step."""
+    monkeypatch.setattr(joint_pass, "_LEAST_LARGEST", share)
+    model = made(plain)
+    with changed(any_speed=False):
+        step(torch.compile(model, backend="superopt"), list(model.parameters()), 1.0)
+    assert any(one.graph == "joint graph" for one in noted) == (share == 0.0)

@@ -24,7 +24,7 @@ from superopt.backend.joint.turns.choice import Turns
 from superopt.backend.joint.turns_race import decide_turns
 from superopt.backend.region_plan import REGION, kept_plan
 from superopt.errors import SuperoptError, first_line, kind_and_line
-from superopt.rivals.aten import value_of
+from superopt.rivals.aten import tensor_bytes, tensors_in, value_of
 from superopt.targets import Target, pick_target
 
 __all__ = ["JOINT", "JointPass", "Turned", "turns_in_pass"]
@@ -35,6 +35,7 @@ JOINT = "joint graph"
 log = logging.getLogger("superopt")
 
 _LEAST_S = 20.0  # with a smaller budget no parts of a single pass are raced
+_LEAST_LARGEST = 0.75  # the largest value over what leaves, from which on turns lower a step's peak
 _MOST_PARTS, _MOST_NODES = 3, 60  # in one pass: different parts, and large values of each part
 
 
@@ -93,6 +94,10 @@ class JointPass(CustomGraphPass):
         if not tangents and self.ledger.options.memory == "fast":  # regions may gain more
             return
         if not groups or _devices(groups[0]) != {"cpu"}:
+            return
+        options = self.ledger.options
+        unmeasured = options.memory == "fast" and options.budget_s is None and not limits().any_speed
+        if unmeasured and not _may_hold_less(graph, groups[0]):
             return
         target = pick_target("cpu")
         # A graph without tangents may make its gradients itself, as with `torch.func.grad`.
@@ -155,6 +160,17 @@ def _found_alone(
     except SuperoptError as error:
         log.info("a part of one pass is not computed in turns: %s", first_line(error))
         return None
+
+
+def _may_hold_less(graph: fx.Graph, group: Sequence[fx.Node]) -> bool:
+    """Whether turns may surely lower the peak of a step: its end, where all gradients are there, stays."""
+    [output] = graph.find_nodes(op="output")
+    leaving = sum(map(_bytes, output.all_input_nodes))
+    return max(map(_bytes, group)) >= _LEAST_LARGEST * leaving
+
+
+def _bytes(node: fx.Node) -> int:
+    return sum(map(tensor_bytes, tensors_in(value_of(node))))
 
 
 def _devices(nodes: Iterable[fx.Node]) -> set[str]:
