@@ -19,12 +19,12 @@ from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.joint.in_turns import InTurns, in_turns_around, put_in
 from superopt.backend.joint.limits import limits
-from superopt.backend.joint.piece import gate_of, is_tangent, large_groups
+from superopt.backend.joint.piece import bytes_made, gate_of, is_tangent, large_groups
 from superopt.backend.joint.turns.choice import Turns
 from superopt.backend.joint.turns_race import decide_turns
 from superopt.backend.region_plan import REGION, kept_plan
 from superopt.errors import SuperoptError, first_line, kind_and_line
-from superopt.rivals.aten import tensor_bytes, tensors_in, value_of
+from superopt.rivals.aten import value_of
 from superopt.targets import Target, pick_target
 
 __all__ = ["JOINT", "JointPass", "Turned", "turns_in_pass"]
@@ -165,12 +165,8 @@ def _found_alone(
 def _may_hold_less(graph: fx.Graph, group: Sequence[fx.Node]) -> bool:
     """Whether turns may surely lower the peak of a step: its end, where all gradients are there, stays."""
     [output] = graph.find_nodes(op="output")
-    leaving = sum(map(_bytes, output.all_input_nodes))
-    return max(map(_bytes, group)) >= _LEAST_LARGEST * leaving
-
-
-def _bytes(node: fx.Node) -> int:
-    return sum(map(tensor_bytes, tensors_in(value_of(node))))
+    leaving = sum(map(bytes_made, output.all_input_nodes))
+    return max(map(bytes_made, group)) >= _LEAST_LARGEST * leaving
 
 
 def _devices(nodes: Iterable[fx.Node]) -> set[str]:

@@ -10,7 +10,7 @@ from superopt.backend.subgraph import Subgraph, subgraph_of
 from superopt.rivals.aten import VIEWS, operator_name, role_of, tensors_in, value_of
 from superopt.rivals.kinds import Kind
 
-__all__ = ["gate_of", "is_tangent", "large_groups", "piece_around"]
+__all__ = ["bytes_made", "gate_of", "is_tangent", "large_groups", "piece_around"]
 
 
 _MOVES = frozenset({"cat", "constant_pad_nd", "flip", "roll", "slice"})
@@ -19,7 +19,7 @@ _MOVES = frozenset({"cat", "constant_pad_nd", "flip", "roll", "slice"})
 _PARTS = VIEWS | {"add", "clone", "index_put"}  # operators that add parts, or only move them
 
 
-def _bytes(node: fx.Node) -> int:
+def bytes_made(node: fx.Node) -> int:
     """Return the bytes of a node's tensor, 0 where it makes no single tensor of a known size."""
     value = value_of(node)
     if not isinstance(value, Tensor) or not all(isinstance(size, int) for size in value.shape):
@@ -63,7 +63,7 @@ def large_groups(graph: fx.Graph, limit_bytes: int) -> list[list[fx.Node]]:
     large = [
         node
         for node in graph.nodes
-        if node.op == "call_function" and node not in outside and _bytes(node) > limit_bytes
+        if node.op == "call_function" and node not in outside and bytes_made(node) > limit_bytes
     ]
     groups = list[set[fx.Node]]()
     members = set(large)
@@ -76,7 +76,7 @@ def large_groups(graph: fx.Graph, limit_bytes: int) -> list[list[fx.Node]]:
             members -= near
             groups[-1] |= near
             left += near
-    groups.sort(key=lambda group: -sum(map(_bytes, group)))
+    groups.sort(key=lambda group: -sum(map(bytes_made, group)))
     return [[node for node in large if node in group] for group in groups]
 
 
@@ -86,7 +86,11 @@ def _leaving(graph: fx.Graph) -> set[fx.Node]:
     leaving = set(output.all_input_nodes)
     for node in reversed(graph.nodes):
         sums = [one for one in node.users if one in leaving and operator_name(one) in _PARTS]
-        if node.users and len(sums) == len(node.users) and all(_bytes(one) == _bytes(node) for one in sums):
+        if (
+            node.users
+            and len(sums) == len(node.users)
+            and all(bytes_made(one) == bytes_made(node) for one in sums)
+        ):
             leaving.add(node)
     return leaving
 

@@ -25,6 +25,7 @@ from superopt.rivals.inductor import alone, compiled_by_inductor, settings_text
 from superopt.targets import Target
 from superopt.trace.run import TORCH_DTYPES, run_graph
 from superopt.tune import confirm
+from superopt.tune.measure import shortest_call_us
 from superopt.verify.floats.compare import compare_floats, typical
 from superopt.verify.floats.report import FloatReport
 
@@ -94,9 +95,8 @@ def _library_rate(dtype: torch.dtype) -> float:
     rows, length, columns = _PRODUCT
     left, right = torch.ones(rows, length, dtype=dtype), torch.ones(length, columns, dtype=dtype)
     torch.mm(left, right)
-    begun = time.perf_counter()
-    torch.mm(left, right)
-    return 2 * rows * length * columns / (time.perf_counter() - begun)
+    us = shortest_call_us(torch.mm, (left, right), 1, lambda: None)
+    return 2 * rows * length * columns / (us / 1e6)
 
 
 def _raced_turns(blank: Decision, found: InTurns, target: Target, ledger: Ledger) -> tuple[Decision, InTurns]:

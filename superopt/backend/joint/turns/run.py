@@ -3,7 +3,6 @@
 PyTorch computes products, and Inductor's code what lies between, or kernels of ours either.
 """
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from math import inf, prod
@@ -23,10 +22,11 @@ from superopt.candidates.sizes import resized
 from superopt.ir import REDUCTIONS, Graph, Port, Step, print_graph, value_axes
 from superopt.rivals.inductor import alone, compiled_by_inductor
 from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
+from superopt.tune.measure import shortest_call_us
 
 __all__ = ["TiledKernel"]
 
-_TIMES, _LONG_S = 5, 0.1  # how often a stage is timed that takes less than so many seconds
+_TIMES, _LONG_US = 5, 1e5  # how often a stage is timed once more that took less than so many microseconds
 _FEW_TURNS = 2  # with so few turns, no copy of an operand is kept in the dtype of products
 _MOST_CODE = 32
 _FACTOR = "factor "  # before the name of an input, as products read it
@@ -95,9 +95,7 @@ class TiledKernel:
             run = partial(self._run, step, len(place), tensors)
             tensors |= run()
             if not own or self._is_made(step.name):
-                first = _seconds(run)
-                more = _TIMES if first < _LONG_S else 0  # a long call varies little
-                taken[step.name] = min([first, *(_seconds(run) for _ in range(more))])
+                taken[step.name] = _seconds(run)
         return taken
 
     def _is_made(self, name: str) -> bool:
@@ -300,9 +298,10 @@ class TiledKernel:
 
 
 def _seconds(run: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
+    """Return the time of the shortest of a few calls, or of one long call, which varies little."""
+    first, more = (partial(shortest_call_us, run, (), calls, lambda: None) for calls in (1, _TIMES))
+    us = first()
+    return (us if us >= _LONG_US else min(us, more())) / 1e6
 
 
 def _code_of(graph: Graph, inputs: list[Tensor], at: Mapping[str, int]) -> Callable[..., Any]:
