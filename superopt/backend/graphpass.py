@@ -20,6 +20,7 @@ from superopt.backend.cache import epoch
 from superopt.backend.checks.room import in_their_rooms
 from superopt.backend.checks.verdict import Taken
 from superopt.backend.checks.whole import Stay, WholeRace, offered_of
+from superopt.backend.checks.wide_calls import learn_wide_calls, put_wide_calls
 from superopt.backend.cut import Cut, device_of
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.deferred.mode import mode_of
@@ -98,18 +99,24 @@ class RegionPass(CustomGraphPass):
             else:
                 one(graph)
         warm_up, self.warm_up = self.warm_up or WarmUp(), None
+        self.ledger.graphs += 1
+        title = f"graph {self.ledger.graphs}, {pass_of(graph)}"
         try:
             with warm_up:
-                self._run(graph, warm_up)
+                learn_wide_calls(graph, self.ledger)
+                self._run(graph, warm_up, title)
         except Exception as error:  # Inductor compiles the graph without us
             log.warning("a graph is left to Inductor: %s", kind_and_line(error))
+        try:
+            put_wide_calls(graph, self.ledger, title)
+        except Exception as error:  # the calls stay in half precision
+            log.warning("library calls of a graph are left as they are: %s", kind_and_line(error))
+        self._report()
 
-    def _run(self, graph: fx.Graph, warm_up: WarmUp) -> None:
-        self.ledger.graphs += 1
+    def _run(self, graph: fx.Graph, warm_up: WarmUp, title: str) -> None:
         role = pass_of(graph)
         self.ledger.note_arrival(graph, joint=role == "forward", alone=warm_up.alone)
         searched, spent = self.ledger.searched, self.ledger.spent_s
-        title = f"graph {self.ledger.graphs}, {role}"
         device = device_of(graph)
         if device is None:
             return
@@ -149,7 +156,6 @@ class RegionPass(CustomGraphPass):
             self.ledger.searched - searched,
             self.ledger.spent_s - spent,
         )
-        self._report()
 
     def _note_waiting(self, waiting: Mapping[str, Key], race: WholeRace, stay: Stay, decided: Taken) -> None:
         """Note what waits of a graph for more time: its regions, and its race as a whole."""

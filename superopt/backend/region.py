@@ -44,7 +44,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-RECORDS = 9
+RECORDS = 10
 """The version of decisions in the cache."""
 
 _GROWTH = 3  # sizes that are symbols are tried at so much more than was seen

@@ -29,6 +29,7 @@ from superopt.funnel.assembly import InTorch, as_kernel
 from superopt.ir import Graph, extents, kernels_apart, print_graph, release_shifts
 from superopt.lifetimes import last_reads
 from superopt.targets import Kernel, OrderedKernel, Target, pick_target
+from superopt.torch_operators import define_operator
 from superopt.trace.run import TORCH_DTYPES, in_own_memory
 from superopt.weights.kept import KeptKernel
 
@@ -40,7 +41,6 @@ __all__ = [
     "RegionPlan",
     "calling",
     "calls_directly",
-    "define_operator",
     "drop_plan",
     "kept_plan",
     "plan_of",
@@ -356,18 +356,6 @@ def _run(plan: str, inputs: list[Tensor]) -> list[Tensor]:
 
 def _fake(plan: str, inputs: list[Tensor]) -> list[Tensor]:
     return [inputs[0].new_empty(shape, dtype=dtype) for shape, dtype in plan_of(plan).shapes(inputs)]
-
-
-_LIBRARY: Any = torch.library.Library("superopt", "FRAGMENT")  # type: ignore[no-untyped-call]
-
-
-def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    """Define an operator of superopt's, by what it computes and by what shapes that has; return it."""
-    name = schema.partition("(")[0]
-    _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides))
-    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"superopt::{name}", fake, lib=_LIBRARY)
-    return getattr(torch.ops.superopt, name).default
 
 
 REGION = define_operator("region(str plan, Tensor[] inputs) -> Tensor[]", _run, _fake)

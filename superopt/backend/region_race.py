@@ -398,6 +398,7 @@ class RegionRace:
         example = self.region.subgraph.example()
         state = State(self.module, traced, example, self.target, options, limits, clock)
         state.first_runs, state.turned = self.first_runs, self.region.subgraph.in_own_order
+        state.eager = self._opponents.module
         return regions, state
 
     @property

@@ -75,12 +75,19 @@ def _focus(state: State) -> Focus:
 def _compared(kernels: Mapping[str, Kernel], focus: Focus, context: Context) -> FloatReport | str:
     """Return how the program with some kernels compares with the function, or why that is not known."""
     state = context.state
-    function, program = state.function, assemble(state.traced, kernels)
+    functions = [state.function, assemble(state.traced, kernels), state.eager or state.function]
     if state.domain is not None:
-        function, program = state.domain.keeping(function), state.domain.keeping(program)
+        functions = list(map(state.domain.keeping, functions))
+    function, program, eager = functions
     try:
         return compare_floats(
-            function, program, state.inputs, seed=state.options.seed, focus=focus, turned=state.turned
+            function,
+            program,
+            state.inputs,
+            eager=eager,
+            seed=state.options.seed,
+            focus=focus,
+            turned=state.turned,
         )
     except Exception as error:  # the device or the function may raise anything
         return f"it could not be checked in floats: {state.fault(error)}"

@@ -91,6 +91,7 @@ class State:
     has_data: bool = True  # whether the inputs are examples with numbers of their own
     known: dict[str, Tensor] = field(default_factory=dict)  # every tensor that enters a region
     kernels: dict[str, Kernel] = field(default_factory=dict)  # the chosen kernels by the names of their goals
+    eager: Callable[..., Any] | None = None  # what PyTorch's errors are those of; None: of the function
     turned: Turned | None = None  # results as they are compared in floats, where they lie otherwise
     floats: FloatReport | None = None  # how the program with these kernels compares in floats
     deadline: float = inf  # the time.monotonic() when the current region must be done

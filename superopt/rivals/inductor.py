@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor, fx
 
+from superopt.rivals.wide.choice import widened
 from superopt.trace.capture.encoders import ENCODERS
 from superopt.tune.background import Background
 from superopt.tune.openmp import release_threads
@@ -157,11 +158,13 @@ def table_for(module: fx.GraphModule, patches: Mapping[str, Any]) -> dict[Any, A
 def compiled_by_inductor(
     module: fx.GraphModule, inputs: Sequence[Tensor], patches: Mapping[str, Any], **settings: Any
 ) -> Callable[..., Any]:
-    """Return what Inductor makes of a region by itself, without us; called inside `alone`.
+    """Return what Inductor makes of a region by itself, without kernels of ours; called inside `alone`.
+
+    Calls in half precision are computed in float32 where that is known to be faster.
 
     The settings are those of `with_inductor`.
     """
-    copy = fx.GraphModule(module, module.graph)
+    copy = widened(fx.GraphModule(module, module.graph), inputs)
     with torch.no_grad():
         return with_inductor(copy, inputs, {**patches, **_ALONE}, **settings)
 

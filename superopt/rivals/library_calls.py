@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, fx
 
 from superopt.rivals.aten import VIEWS, is_attention, operator_name
+from superopt.rivals.wide.calls import PRODUCTS, WIDE_PRODUCT
+from superopt.rivals.wide.products import multiply_wide
 
 __all__ = ["LibraryCalls", "library_calls"]
 
 _PASS_BYTES = 1 << 18  # a copy of fewer bytes takes no longer than its call
-
-_PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2)}
-"""Products of matrices, and which arguments are their factors; a summand may be fused elsewhere."""
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -59,13 +58,17 @@ class _Recorder(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         made = super().run_node(n)
-        factors = _PRODUCTS.get(operator_name(n) or "")
+        factors = PRODUCTS.get(operator_name(n) or "")  # a summand may be fused elsewhere
         if factors is not None:
             first, second = (self.env[n.args[at]] for at in factors)  # type: ignore[index]
             if not _summed_by_inductor(first, second):
                 call = torch.mm if first.ndim == 2 else torch.bmm
                 self.held[n] = torch.empty_like(made)
                 self.calls[n] = (call, (first, second), {"out": self.held[n]})
+        elif n.target is WIDE_PRODUCT:
+            left, right, *_, most_bytes = self.fetch_args_kwargs_from_env(n)[0]
+            self.held[n] = torch.empty_like(made)
+            self.calls[n] = (multiply_wide, (left, right, self.held[n]), {"most_bytes": most_bytes})
         elif is_attention(n):
             arguments, named = self.fetch_args_kwargs_from_env(n)
             self.calls[n] = (n.target, arguments, named)  # type: ignore[assignment]

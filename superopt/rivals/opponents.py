@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from superopt.rivals.rivals import EAGER, LIBRARY_CALLS, Function, Rival
+from superopt.rivals.wide.choice import widened
 from superopt.targets import Target
 from superopt.tune import confirm, measure_together
 from superopt.tune.measure import HeadToHead, shortest_call_us
@@ -22,7 +23,8 @@ _SHORT_S = 0.05
 class Opponents:
     """What there is to beat in a region: at most PyTorch without a compiler, at least its library calls.
 
-    `eager` is the region as eager PyTorch has it, with composite operators in one piece.
+    `eager` is the region as eager PyTorch has it, with composite operators in one piece. All compute calls in
+    half precision in float32 where that is known to be faster.
     `options` are Inductor's. With any, its code may do without the library calls, which then are no bound.
     """
 
@@ -35,12 +37,12 @@ class Opponents:
         *,
         eager: fx.GraphModule | None = None,
     ) -> None:
-        self._module = module
-        self._eager = module if eager is None else eager
         self._draw = draw
         self._target = target
         self._options = options
         self._copies: Sequence[tuple[Tensor, ...]] = ()
+        self.module = widened(module, self.copies[0])
+        self._eager = self.module if eager is None else widened(eager, self.copies[0])
         self._made: dict[str, Function] = {}
         self.making_s: dict[str, float] = {}  # the seconds in which each rival was made
         self.has_library = not options and bool(self.contender(LIBRARY_CALLS))
@@ -66,7 +68,7 @@ class Opponents:
     def contender(self, rival: Rival) -> Function:
         """Return a rival as a function of the region's inputs, made the first time."""
         if rival.name not in self._made:
-            module = self._eager if rival is EAGER else self._module
+            module = self._eager if rival is EAGER else self.module
             copies, start = self.copies, time.monotonic()
             self._made[rival.name] = rival.make(module, copies, self._options)
             self.making_s[rival.name] = time.monotonic() - start

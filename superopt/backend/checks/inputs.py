@@ -14,6 +14,7 @@ from superopt.errors import SuperoptError, first_line
 from superopt.funnel.domain import positive_domain
 from superopt.live.sizes import same_program
 from superopt.rivals.rivals import Function
+from superopt.rivals.wide.choice import widened
 from superopt.targets import Target
 from superopt.tune.measure import bytes_of, shortest_call_us
 from superopt.verify.floats.compare import compare_floats, tensors_of, typical
@@ -86,10 +87,12 @@ class RegionInputs:
         """Return how a call of ours compares with the region's module in floats."""
         domain = positive_domain(self.region.traced, given)
         keep = domain.keeping if domain is not None else lambda function: function
+        module = self.region.subgraph.module
         return compare_floats(
-            keep(self.region.subgraph.module),
+            keep(module),
             keep(ours),
             given,
+            eager=keep(widened(module, given)),
             seed=1,
             distributions=_CALLED_WITH,
             focus=focus or focus_of(self.region.traced),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
+from superopt.backend.checks.wide_calls import learn_wide_calls
 from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass
 from superopt.backend.joint.in_turns import InTurns, in_turns_around, put_in
@@ -86,6 +87,7 @@ class JointPass(CustomGraphPass):
         from torch._inductor.pattern_matcher import stable_topological_sort
 
         stable_topological_sort(graph)  # Inductor's passes before this one leave nodes in any order
+        learn_wide_calls(graph, self.ledger)
         limit_bytes = limits().value_bytes
         if torch._inductor.config.cpp_wrapper:  # it makes wrong code of a call of a plan
             return

@@ -32,7 +32,7 @@ from superopt.verify.floats.report import FloatReport
 __all__ = ["decide_turns"]
 
 _LEAST_S = 3.0  # no race begins with fewer seconds of the budget left
-_FORM = 5  # the version of a decision's record
+_FORM = 6  # the version of a decision's record
 _SCALES = 1, 4096  # random inputs are multiplied by these, to see what overflows
 _MANY_ROWS = 128  # turns of more rows are compared over one turn, and not over two
 _LEAST_GAIN_S = 0.1  # a race takes some ten seconds, which calls of less hardly gain

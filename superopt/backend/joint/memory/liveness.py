@@ -30,7 +30,7 @@ from superopt.rivals.aten import (
     value_of,
 )
 
-__all__ = ["Around", "Liveness", "PeakBytes", "StepPeak", "around_calls", "most_of_pass"]
+__all__ = ["Around", "Liveness", "PeakBytes", "StepPeak", "around_calls", "most_of_pass", "room_beside"]
 
 _MADE_ANYWHERE = frozenset({"_to_copy", "full", "scalar_tensor", "arange", "clone"})
 """Operators that Inductor computes where their results are read, as it does pointwise ones."""
@@ -136,6 +136,21 @@ def most_of_pass(graph: fx.Graph, given: Collection[fx.Node], within: Mapping[fx
     known, one_pass, left, dropped = _own_pass(graph, given)
     before = sum(map(known.bytes_of, dropped))
     return before + one_pass.most(left, dropped - left, (), within).bytes
+
+
+def room_beside(graph: fx.Graph, given: Collection[fx.Node], *, gradients: bool) -> dict[fx.Node, int]:
+    """Return the bytes that may be taken while each operator of a pass runs, until most is held then.
+
+    Where the results of the pass are `gradients`, most is held neither with them nor without.
+    """
+    _, one_pass, left, dropped = _own_pass(graph, given)
+    found: dict[fx.Node, int] = {}
+    for uncounted in ((), left) if gradients else ((),):
+        levels = [(node, held) for _, node, held in one_pass.levels(left, dropped - left, uncounted)]
+        most = max((held for _, held in levels), default=0)
+        for node, held in levels:
+            found[node] = min(most - held, found.get(node, most))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

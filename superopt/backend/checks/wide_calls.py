@@ -1,0 +1,63 @@
+"""Wide calls: a graph's library calls in half precision that are computed in float32, as that is faster.
+
+They are what regions leave to PyTorch. In a pass of a training step, they take no more memory than there is
+while they run.
+"""
+
+from collections.abc import Sequence
+
+from torch import fx
+
+from superopt.backend.checks.pass_memory import is_counted, kept_inputs
+from superopt.backend.decision import Decision, Ledger
+from superopt.backend.joint.memory.liveness import room_beside
+from superopt.rivals.aten import operator_name, operators_text, pass_of, tensor_bytes, tensors_in, value_of
+from superopt.rivals.inductor import alone
+from superopt.rivals.wide.calls import PRODUCTS, may_be_wide, put_wide
+from superopt.rivals.wide.choice import is_faster_wide, learn_speeds, speed_of
+from superopt.rivals.wide.products import MOST_BYTES
+
+__all__ = ["learn_wide_calls", "put_wide_calls"]
+
+_LEAST_BYTES = 1 << 18  # a product takes so much even where there is no room
+
+
+def learn_wide_calls(graph: fx.Graph, ledger: Ledger) -> None:
+    """Time the calls of a graph that may be computed in float32, where no run before did."""
+    if not any(map(may_be_wide, graph.nodes)):
+        return
+    options = ledger.options
+    with ledger.spending():
+        alone(lambda: learn_speeds(graph, cached=options.cache, racing=options.budget_s != 0))
+
+
+def put_wide_calls(graph: fx.Graph, ledger: Ledger, title: str) -> None:
+    """Let a graph compute calls in float32 that are faster so, as far as there is room."""
+    nodes = list(filter(is_faster_wide, graph.nodes))
+    rooms: dict[fx.Node, int] = {}
+    if nodes and is_counted(graph):
+        nodes, rooms = _with_room(graph, nodes)
+    if not nodes:
+        return
+    text, calls = operators_text(nodes), len(nodes)
+    speed = calls / sum(1 / speed_of(node) for node in nodes)
+    put_wide(graph, nodes, rooms)
+    ledger.note(Decision(text, "", True, f"in float32, which is {speed:.1f} times as fast here"), title)
+
+
+def _with_room(graph: fx.Graph, nodes: Sequence[fx.Node]) -> tuple[list[fx.Node], dict[fx.Node, int]]:
+    """Return the calls that a pass has room for in float32, and how many bytes products may hold."""
+    rooms = room_beside(graph, kept_inputs(graph), gradients=pass_of(graph) == "backward")
+    products = {
+        node: min(max(rooms.get(node, 0), _LEAST_BYTES), MOST_BYTES)
+        for node in nodes
+        if operator_name(node) in PRODUCTS
+    }
+    fits = [node for node in nodes if node in products or _converted_bytes(node) <= rooms.get(node, 0)]
+    return fits, products
+
+
+def _converted_bytes(node: fx.Node) -> int:
+    """Return the bytes of what a call reads and makes in half precision, once it is converted."""
+    tensors = [one for each in (*node.all_input_nodes, node) for one in tensors_in(value_of(each))]
+    return sum(2 * tensor_bytes(one) for one in tensors if one.itemsize == 2)

@@ -1,0 +1,149 @@
+"""Calls: the library calls of a graph in half precision, and the form that computes them in float32.
+
+A product of matrices becomes a call of `superopt::wide_product`, which converts some blocks at a time. What
+convolutions and attention read and make is converted by operators of the graph, which Inductor fuses with
+what is around them.
+"""
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._guards import detect_fake_mode
+from torch.utils._pytree import tree_map_only
+
+from superopt.rivals.aten import ATTENTION, flops_of, operator_name, tensors_in, value_of
+from superopt.rivals.wide.products import MOST_BYTES, multiply_wide
+from superopt.torch_operators import define_operator
+
+__all__ = ["HALVES", "PRODUCTS", "WIDE_PRODUCT", "in_float32", "may_be_wide", "operands_of", "put_wide"]
+
+PRODUCTS: Mapping[str, tuple[int, int]] = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
+"""Products of matrices, and which arguments are their factors; before these comes what is added."""
+
+_CONVERTED = frozenset({"convolution", "convolution_backward", ATTENTION, f"{ATTENTION}_backward"})
+HALVES = frozenset({torch.bfloat16, torch.float16})
+_FLOATS = HALVES | {torch.float32}
+_LEAST_FLOPS = 1 << 20  # a product of less work gains less than a call costs
+
+_convert: Any = torch.ops.prims.convert_element_type.default
+
+
+def wide_product(
+    left: Tensor, right: Tensor, summand: Tensor | None, beta: float, alpha: float, most_bytes: int
+) -> Tensor:
+    """Return `beta` times a summand, if any, and `alpha` times a product, computed in float32."""
+    made = _fake(left, right)
+    # A backward pass may be called where autocast is on.
+    with torch.no_grad(), torch._C._DisableAutocast():
+        multiply_wide(left, right, made, summand=summand, beta=beta, alpha=alpha, most_bytes=most_bytes)
+    return made
+
+
+def _fake(left: Tensor, right: Tensor, *others: object) -> Tensor:
+    return left.new_empty((*left.shape[:-1], right.shape[-1]))
+
+
+WIDE_PRODUCT = define_operator(
+    "wide_product(Tensor left, Tensor right, Tensor? summand, float beta, float alpha, int most_bytes)"
+    " -> Tensor",
+    wide_product,
+    _fake,
+)
+"""A product of matrices in half precision, computed in float32 and rounded once."""
+
+
+def may_be_wide(node: fx.Node) -> bool:
+    """Whether a node calls a library in half precision on a CPU, for work that is worth a conversion."""
+    name = operator_name(node)
+    if name not in PRODUCTS and name not in _CONVERTED:
+        return False
+    made = [one for one in tensors_in(value_of(node)) if one.dtype in HALVES]
+    tensors = [one for each in (*node.all_input_nodes, node) for one in tensors_in(value_of(each))]
+    if not made or any(one.device.type != "cpu" for one in tensors):
+        return False
+    if name in _CONVERTED:
+        return True
+    left, right, _ = operands_of(node)
+    dtypes = {value_of(one).dtype for one in (left, right)}
+    numbers = (node.kwargs.get(one, 1) for one in ("beta", "alpha"))
+    whole = all(isinstance(one, int | float) for one in numbers) and not set(node.kwargs) - {"beta", "alpha"}
+    summand_fits = all(one.dtype in _FLOATS for one in tensors)
+    return whole and summand_fits and dtypes == {made[0].dtype} and flops_of(node) >= _LEAST_FLOPS
+
+
+def put_wide(graph: fx.Graph, nodes: Iterable[fx.Node], most_bytes: Mapping[fx.Node, int]) -> None:
+    """Let a graph compute some calls in float32; products hold so many bytes while they run."""
+    for node in nodes:
+        with graph.inserting_before(node):
+            if operator_name(node) in PRODUCTS:
+                _put_product(graph, node, most_bytes.get(node, MOST_BYTES))
+            else:
+                _put_conversions(graph, node)
+        graph.erase_node(node)
+
+
+def _put_product(graph: fx.Graph, node: fx.Node, most_bytes: int) -> None:
+    made = graph.call_function(WIDE_PRODUCT, (*operands_of(node), *_numbers(node.kwargs), most_bytes))
+    made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+
+
+def operands_of(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | None]:
+    """Return both factors of a product of matrices, and what is added to it, if anything."""
+    left, right = (node.args[at] for at in PRODUCTS[str(operator_name(node))])
+    return left, right, node.args[0] if node.args[0] is not left else None  # type: ignore[return-value]
+
+
+def _numbers(named: Mapping[str, Any]) -> tuple[float, float]:
+    return float(named.get("beta", 1)), float(named.get("alpha", 1))
+
+
+def in_float32(node: fx.Node, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Return what a node's call makes of such arguments where it is computed in float32."""
+    if operator_name(node) in PRODUCTS:
+        *before, left, right = arguments
+        return wide_product(left, right, before[0] if before else None, *_numbers(named), MOST_BYTES)
+    dtypes = [one.dtype for one in tensors_in(value_of(node))]
+    made = tensors_in(node.target(*_cast(arguments), **_cast(named)))  # type: ignore[operator]
+    return [one.to(dtype) for one, dtype in zip(made, dtypes, strict=True)]
+
+
+def _cast(value: Any) -> Any:
+    """Return arguments with their tensors in half precision converted."""
+    return tree_map_only(Tensor, lambda one: one.float() if one.dtype in HALVES else one, value)
+
+
+def _put_conversions(graph: fx.Graph, node: fx.Node) -> None:
+    """Replace a call by one of its operands in float32, whose results are converted back."""
+    values = [one for each in node.all_input_nodes for one in tensors_in(value_of(each))]
+    mode = detect_fake_mode(values)
+
+    def called(target: Any, *arguments: Any, **named: Any) -> fx.Node:
+        made = graph.call_function(target, arguments, named)
+        known = fx.map_arg((arguments, named), value_of)
+        with mode or torch.no_grad():
+            made.meta["val"] = target(*known[0], **known[1])
+        return made
+
+    def widened(one: fx.Node) -> fx.Node:
+        value = value_of(one)
+        is_half = isinstance(value, Tensor) and value.dtype in HALVES
+        return called(_convert, one, torch.float32) if is_half else one
+
+    def back(made: fx.Node, wanted: Any) -> fx.Node:
+        is_half = isinstance(wanted, Tensor) and wanted.dtype in HALVES
+        return called(_convert, made, wanted.dtype) if is_half else made
+
+    given: dict[fx.Node, fx.Node] = {one: widened(one) for one in node.all_input_nodes}
+    arguments, named = fx.map_arg((node.args, node.kwargs), given.__getitem__)
+    made = called(node.target, *arguments, **named)
+    if isinstance(value_of(node), Tensor):
+        node.replace_all_uses_with(back(made, value_of(node)))
+        return
+    for user in list(node.users):  # each takes one of several results
+        item = back(called(operator.getitem, made, user.args[1]), value_of(user))
+        user.replace_all_uses_with(item)
+        graph.erase_node(user)

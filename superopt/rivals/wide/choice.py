@@ -1,0 +1,167 @@
+"""Choice: which library calls in half precision are computed in float32, by the clock.
+
+Each kind of call, by its sizes and strides, is timed both ways once on a machine; products that would take
+long, on smaller matrices.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses import FakeTensorMode
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+from superopt.cache import Cache, Key, Record, key_of, versions
+from superopt.rivals.aten import hint_of, operator_name, value_of
+from superopt.rivals.wide.calls import HALVES, PRODUCTS, in_float32, may_be_wide, operands_of, put_wide
+from superopt.targets import pick_target
+from superopt.tune.measure import measure_together, shortest_call_us
+
+__all__ = ["is_faster_wide", "learn_speeds", "speed_of", "widened"]
+
+LEAST_SPEED = 1.1
+"""How many times as fast as in half precision a call must be in float32."""
+
+_FORM = 1  # the version of a record
+_MOST_FLOPS = 1 << 26  # a product of more is timed on smaller matrices
+_CLEAR = 2.0  # a single call tells which is faster if it is so many times as fast
+_RACE_S = 0.1  # seconds of a race where it does not
+
+_SPEEDS: dict[tuple[int, str], float] = {}
+"""The speeds that this process knows, by the number of threads and the form of a call."""
+
+
+def learn_speeds(graph: fx.Graph, *, cached: bool = True, racing: bool = True) -> None:
+    """Learn how fast the calls of a graph are in float32: from the cache or, `racing`, by the clock.
+
+    It is called inside `alone`, where tensors have data.
+    """
+    for node in graph.nodes:
+        if not may_be_wide(node) or (known := _known_by(node)) in _SPEEDS:
+            continue
+        key = _key(*known)
+        record = Cache.open().get(key) if cached else None
+        speed = record.data.get("speed") if record is not None else None
+        if isinstance(speed, int | float):
+            _SPEEDS[known] = float(speed)
+        elif racing:
+            _SPEEDS[known] = speed = _raced(node)
+            if cached:
+                Cache.open().put(key, Record({"speed": speed}, str(operator_name(node))))
+
+
+def speed_of(node: fx.Node) -> float:
+    """Return how many times as fast a call is in float32; 0 where that is not known."""
+    return _SPEEDS.get(_known_by(node), 0.0) if may_be_wide(node) else 0.0
+
+
+def is_faster_wide(node: fx.Node) -> bool:
+    """Whether a node is a call in half precision that is faster in float32."""
+    return speed_of(node) >= LEAST_SPEED
+
+
+def widened(module: fx.GraphModule, inputs: Sequence[Tensor]) -> fx.GraphModule:
+    """Return a module of ATen operators with the calls in float32 that are known to be faster so."""
+    if not _SPEEDS or not any(one.dtype in HALVES and one.device.type == "cpu" for one in inputs):
+        return module
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    made = fx.GraphModule(module, graph)
+    if not all("val" in node.meta for node in graph.nodes if node.op == "call_function"):
+        FakeTensorProp(made, FakeTensorMode(allow_non_fake_inputs=True)).propagate(*inputs)
+    nodes = list(filter(is_faster_wide, graph.nodes))
+    if not nodes:
+        return module
+    put_wide(graph, nodes, {})
+    made.recompile()
+    return made
+
+
+def _known_by(node: fx.Node) -> tuple[int, str]:
+    """Return what the speed of a call depends on: the number of threads, and the form of the call."""
+    return torch.get_num_threads(), f"{operator_name(node)} {_text((node.args, node.kwargs))}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, fx.Node):
+        value = value_of(value)
+    if isinstance(value, Tensor):
+        sizes, strides = (list(map(hint_of, some)) for some in (value.shape, value.stride()))
+        return f"{value.dtype}{sizes}{strides}"
+    if isinstance(value, torch.SymInt):
+        return str(hint_of(value))
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_text, value))})"
+    if isinstance(value, dict):
+        return f"({', '.join(f'{name}={_text(one)}' for name, one in sorted(value.items()))})"
+    return repr(value)
+
+
+def _key(threads: int, form: str) -> Key:
+    options = {"backend": "wide", "form": _FORM, "threads": threads}
+    return key_of("plan", program=form, options=options, **{**versions(), **pick_target("cpu").key_parts()})
+
+
+def _raced(node: fx.Node) -> float:
+    """Return how many times as fast a call is in float32, on random numbers."""
+    arguments, named = _smaller(node) if operator_name(node) in PRODUCTS else _drawn(node)
+    target: Any = node.target
+    library = partial(target, *arguments, **named)
+    wide = partial(in_float32, node, arguments, named)
+    wide()
+    wide_us = shortest_call_us(wide, (), 2, _nothing)
+    library_us = shortest_call_us(library, (), 1, _nothing)
+    if 1 / _CLEAR < library_us / wide_us < _CLEAR:
+        raced = measure_together({"library": library, "wide": wide}, [()], seconds=_RACE_S)
+        library_us, wide_us = (raced[name].median_us for name in ("library", "wide"))
+    return library_us / wide_us
+
+
+def _nothing() -> None:
+    """Wait for nothing, as calls on a CPU are over when they return."""
+
+
+def _drawn(node: fx.Node) -> tuple[Any, Any]:
+    """Return random arguments of a call."""
+    return fx.map_arg((node.args, node.kwargs), lambda one: _random(value_of(one)))
+
+
+def _random(value: Any, shape: Sequence[int] | None = None) -> Any:
+    """Return random numbers that lie as a tensor of a graph does, or as many others in the same order."""
+    if not isinstance(value, Tensor):
+        return hint_of(value)
+    sizes, strides = ([*map(hint_of, some)] for some in (value.shape, value.stride()))
+    if shape is None and 0 in strides:  # elements that lie in one place
+        one_each = [1 if stride == 0 else size for size, stride in zip(sizes, strides, strict=True)]
+        made = torch.empty_strided(one_each, strides, dtype=value.dtype)
+    elif shape is None:
+        made = torch.empty_strided(sizes, strides, dtype=value.dtype)
+    elif len(shape) > 1 and strides[-2] == 1 and strides[-1] != 1:
+        made = torch.empty([*shape[:-2], shape[-1], shape[-2]], dtype=value.dtype).transpose(-1, -2)
+    else:
+        made = torch.empty(shape, dtype=value.dtype)
+    drawn = torch.rand(made.shape[-1:]) - 0.5 if value.dtype.is_floating_point else torch.zeros(())
+    return made.copy_(drawn).expand(sizes if shape is None else made.shape)
+
+
+def _smaller(node: fx.Node) -> tuple[Any, Any]:
+    """Return random arguments of a product, of smaller matrices where it has much work."""
+    left, right, summand = (value_of(one) if one is not None else None for one in operands_of(node))
+    assert left is not None
+    assert right is not None
+    *batch, rows, length = map(hint_of, left.shape)
+    sizes = [*batch, rows, length, hint_of(right.shape[-1])]
+    while 2 * prod(sizes) > _MOST_FLOPS:
+        at = sizes.index(max(sizes))
+        sizes[at] = -(-sizes[at] // 2)
+    *batch, rows, length, columns = sizes
+    factors = _random(left, [*batch, rows, length]), _random(right, [*batch, length, columns])
+    if summand is None:
+        return factors, {}
+    whole = [*batch, rows, columns]
+    most = whole[len(whole) - summand.dim() :]
+    shape = [min(hint_of(one), size) for one, size in zip(summand.shape, most, strict=True)]
+    return (_random(summand, shape), *factors), dict(node.kwargs)
