@@ -100,21 +100,23 @@ class RegionPass(CustomGraphPass):
                 one(graph)
         warm_up, self.warm_up = self.warm_up or WarmUp(), None
         self.ledger.graphs += 1
-        title = f"graph {self.ledger.graphs}, {pass_of(graph)}"
         try:
             with warm_up:
                 learn_wide_calls(graph, self.ledger)
-                self._run(graph, warm_up, title)
+                self._run(graph, warm_up)
         except Exception as error:  # Inductor compiles the graph without us
             log.warning("a graph is left to Inductor: %s", kind_and_line(error))
         try:
-            put_wide_calls(graph, self.ledger, title)
+            put_wide_calls(graph, self.ledger, self._title(graph))
         except Exception as error:  # the calls stay in half precision
             log.warning("library calls of a graph are left as they are: %s", kind_and_line(error))
         self._report()
 
-    def _run(self, graph: fx.Graph, warm_up: WarmUp, title: str) -> None:
-        role = pass_of(graph)
+    def _title(self, graph: fx.Graph) -> str:
+        return f"graph {self.ledger.graphs}, {pass_of(graph)}"
+
+    def _run(self, graph: fx.Graph, warm_up: WarmUp) -> None:
+        role, title = pass_of(graph), self._title(graph)
         self.ledger.note_arrival(graph, joint=role == "forward", alone=warm_up.alone)
         searched, spent = self.ledger.searched, self.ledger.spent_s
         device = device_of(graph)

@@ -29,7 +29,7 @@ from superopt.funnel.assembly import InTorch, as_kernel
 from superopt.ir import Graph, extents, kernels_apart, print_graph, release_shifts
 from superopt.lifetimes import last_reads
 from superopt.targets import Kernel, OrderedKernel, Target, pick_target
-from superopt.torch_operators import define_operator
+from superopt.trace.own_operators import define_operator
 from superopt.trace.run import TORCH_DTYPES, in_own_memory
 from superopt.weights.kept import KeptKernel
 

@@ -381,8 +381,7 @@ class RegionRace:
         """Return the parts of the region with their candidates, and the state of the funnel before them."""
         options, clock = self._settings(search), Clock()
         program, end = self.region.traced.program, self.deadline - _MAKING * self.seconds
-        regions = [] if search else self.ahead.handed_on(self.deadline - time.monotonic())
-        if not regions:
+        if search or not (regions := self.ahead.handed_on(self.deadline - time.monotonic())):
             regions, _ = candidates_of(
                 program,
                 self.target,
@@ -391,14 +390,14 @@ class RegionRace:
                 late=lambda: time.monotonic() > end,
                 room=self.region.room,
             )
-        few = self.region.subgraph.piece.heavy > SOON and not search  # of a large region as it is written
-        most = 1 if few else _COMPILED[search]
+        is_large = self.region.subgraph.piece.heavy > SOON
+        most = 1 if is_large and not search else _COMPILED[search]
         limits = Limits(options.seconds, self.deadline, self._to_beat_us, most=most, tune=search)
         traced = in_parts(self.region.traced, [one.goal for one in regions])
         example = self.region.subgraph.example()
         state = State(self.module, traced, example, self.target, options, limits, clock)
-        state.first_runs, state.turned = self.first_runs, self.region.subgraph.in_own_order
-        state.eager = self._opponents.module
+        state.first_runs, state.eager = self.first_runs, self._opponents.module
+        state.turned = self.region.subgraph.in_own_order
         return regions, state
 
     @property

@@ -160,7 +160,7 @@ def compiled_by_inductor(
 ) -> Callable[..., Any]:
     """Return what Inductor makes of a region by itself, without kernels of ours; called inside `alone`.
 
-    Calls in half precision are computed in float32 where that is known to be faster.
+    Calls in half precision are computed in float32 where that is faster.
 
     The settings are those of `with_inductor`.
     """

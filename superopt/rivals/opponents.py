@@ -24,7 +24,7 @@ class Opponents:
     """What there is to beat in a region: at most PyTorch without a compiler, at least its library calls.
 
     `eager` is the region as eager PyTorch has it, with composite operators in one piece. All compute calls in
-    half precision in float32 where that is known to be faster.
+    half precision in float32 where that is faster.
     `options` are Inductor's. With any, its code may do without the library calls, which then are no bound.
     """
 

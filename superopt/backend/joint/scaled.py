@@ -19,7 +19,7 @@ from superopt.backend.joint.piece import is_tangent
 from superopt.backend.joint.step import results_of
 from superopt.backend.region_plan import REGION
 from superopt.rivals.aten import VIEWS, operator_name, tensor_bytes, value_of
-from superopt.torch_operators import define_operator
+from superopt.trace.own_operators import define_operator
 
 __all__ = ["SCALED", "leave_zeros", "leaves_scaled", "scale_in_place", "scaled"]
 

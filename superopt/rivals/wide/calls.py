@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from superopt.rivals.aten import ATTENTION, flops_of, operator_name, tensors_in, value_of
 from superopt.rivals.wide.products import MOST_BYTES, multiply_wide
-from superopt.torch_operators import define_operator
+from superopt.trace.own_operators import define_operator
 
 __all__ = ["HALVES", "PRODUCTS", "WIDE_PRODUCT", "in_float32", "may_be_wide", "operands_of", "put_wide"]
 
@@ -93,8 +93,8 @@ def _put_product(graph: fx.Graph, node: fx.Node, most_bytes: int) -> None:
 
 def operands_of(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | None]:
     """Return both factors of a product of matrices, and what is added to it, if anything."""
-    left, right = (node.args[at] for at in PRODUCTS[str(operator_name(node))])
-    return left, right, node.args[0] if node.args[0] is not left else None  # type: ignore[return-value]
+    *before, left, right = node.args[: PRODUCTS[str(operator_name(node))][1] + 1]
+    return left, right, before[0] if before else None  # type: ignore[return-value]
 
 
 def _numbers(named: Mapping[str, Any]) -> tuple[float, float]:

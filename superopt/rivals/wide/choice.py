@@ -48,7 +48,7 @@ def learn_speeds(graph: fx.Graph, *, cached: bool = True, racing: bool = True) -
         if isinstance(speed, int | float):
             _SPEEDS[known] = float(speed)
         elif racing:
-            _SPEEDS[known] = speed = _raced(node)
+            _SPEEDS[known] = speed = raced(node)
             if cached:
                 Cache.open().put(key, Record({"speed": speed}, str(operator_name(node))))
 
@@ -64,14 +64,15 @@ def is_faster_wide(node: fx.Node) -> bool:
 
 
 def widened(module: fx.GraphModule, inputs: Sequence[Tensor]) -> fx.GraphModule:
-    """Return a module of ATen operators with the calls in float32 that are known to be faster so."""
-    if not _SPEEDS or not any(one.dtype in HALVES and one.device.type == "cpu" for one in inputs):
+    """Return ATen operators with calls in float32 where these are faster; called inside `alone`."""
+    if not any(one.dtype in HALVES and one.device.type == "cpu" for one in inputs):
         return module
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     made = fx.GraphModule(module, graph)
     if not all("val" in node.meta for node in graph.nodes if node.op == "call_function"):
         FakeTensorProp(made, FakeTensorMode(allow_non_fake_inputs=True)).propagate(*inputs)
+    learn_speeds(graph, cached=False)
     nodes = list(filter(is_faster_wide, graph.nodes))
     if not nodes:
         return module
@@ -105,7 +106,7 @@ def _key(threads: int, form: str) -> Key:
     return key_of("plan", program=form, options=options, **{**versions(), **pick_target("cpu").key_parts()})
 
 
-def _raced(node: fx.Node) -> float:
+def raced(node: fx.Node) -> float:
     """Return how many times as fast a call is in float32, on random numbers."""
     arguments, named = _smaller(node) if operator_name(node) in PRODUCTS else _drawn(node)
     target: Any = node.target

@@ -1,4 +1,4 @@
-"""Torch operators: operators of superopt's that PyTorch knows, so that compiled graphs can call them."""
+"""Own operators: those of superopt's that PyTorch knows, so that compiled graphs can call them."""
 
 from collections.abc import Callable
 from typing import Any

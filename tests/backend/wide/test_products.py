@@ -1,0 +1,86 @@
+"""Products of half-precision matrices in float32: as exact as one rounding, however small the blocks are."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from superopt.rivals.wide.calls import wide_product
+
+UNITS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+LAYOUTS = ("rows", "columns", "strided", "expanded")
+
+
+def laid(shape: tuple[int, ...], layout: str, dtype: torch.dtype) -> Tensor:
+    """Return random numbers that lie in memory in some way."""
+    made = torch.randn(shape)
+    if layout == "columns":
+        return made.transpose(-1, -2).contiguous().to(dtype).transpose(-1, -2)
+    if layout == "strided":
+        return torch.stack([made, made], -1).to(dtype)[..., 0]
+    if layout == "expanded":
+        return made[..., :1, :].to(dtype).expand(shape)
+    return made.to(dtype)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=st.tuples(*[st.integers(0, 150)] * 3),
+    several=st.integers(0, 3),
+    dtype=st.sampled_from(sorted(UNITS, key=str)),
+    layouts=st.tuples(*[st.sampled_from(LAYOUTS)] * 2),
+    summand=st.sampled_from(["none", "row", "whole", "column", "float32"]),
+    numbers=st.tuples(*[st.sampled_from([1.0, 0.0, -0.5])] * 2),
+    most_bytes=st.sampled_from([1, 1 << 14, 1 << 16, 1 << 22]),
+    seed=st.integers(0, 1000),
+)
+def test_a_product_is_rounded_once(
+    sizes: tuple[int, int, int],
+    several: int,
+    dtype: torch.dtype,
+    layouts: tuple[str, str],
+    summand: str,
+    numbers: tuple[float, float],
+    most_bytes: int,
+    seed: int,
+) -> None:
+    torch.manual_seed(seed)
+    rows, length, columns = sizes
+    batch = (several,) * (several > 0)
+    left = laid((*batch, rows, length), layouts[0], dtype)
+    right = laid((*batch, length, columns), layouts[1], dtype)
+    shapes = {
+        "row": (columns,),
+        "whole": (*batch, rows, columns),
+        "column": (rows, 1),
+        "float32": (1, columns),
+    }
+    added = torch.randn(shapes[summand]).to(dtype) if summand in shapes else None
+    added = added.float() if summand == "float32" and added is not None else added
+    beta, alpha = numbers
+    made = wide_product(left, right, added, beta, alpha, most_bytes)
+    parts = alpha * (left.double() @ right.double())
+    wanted = parts if added is None else parts + beta * added.double()
+    size = left.double().abs() @ right.double().abs() + (0 if added is None else added.double().abs())
+    assert made.dtype == dtype
+    assert made.shape == wanted.shape
+    assert bool(((made.double() - wanted).abs() <= UNITS[dtype] * wanted.abs() + 1e-5 * size + 1e-7).all())
+
+
+def test_a_summand_that_counts_nothing_is_not_read() -> None:
+    left, right = torch.ones(2, 3).bfloat16(), torch.ones(3, 4).bfloat16()
+    missing = torch.full((4,), float("nan")).bfloat16()
+    assert bool((wide_product(left, right, missing, 0.0, 1.0, 1 << 20) == 3).all())
+
+
+def test_numbers_too_large_for_fp16_are_infinite() -> None:
+    left, right = torch.full((2, 300), 300.0).half(), torch.full((300, 2), 300.0).half()
+    torch.testing.assert_close(wide_product(left, right, None, 1.0, 1.0, 1 << 20), left @ right)
+
+
+def test_autocast_around_a_call_changes_nothing() -> None:
+    torch.manual_seed(0)
+    left, right = torch.randn(40, 300).half(), torch.randn(300, 40).half()
+    plain = wide_product(left, right, None, 1.0, 1.0, 1 << 14)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(wide_product(left, right, None, 1.0, 1.0, 1 << 14), plain)
