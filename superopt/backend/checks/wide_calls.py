@@ -13,7 +13,7 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.joint.memory.liveness import room_beside
 from superopt.rivals.aten import operator_name, operators_text, pass_of, tensor_bytes, tensors_in, value_of
 from superopt.rivals.inductor import alone
-from superopt.rivals.wide.calls import PRODUCTS, may_be_wide, put_wide
+from superopt.rivals.wide.calls import PRODUCTS, make_kernels, may_be_wide, put_wide
 from superopt.rivals.wide.choice import is_faster_wide, learn_speeds, speed_of
 from superopt.rivals.wide.products import MOST_BYTES
 
@@ -42,6 +42,8 @@ def put_wide_calls(graph: fx.Graph, ledger: Ledger, title: str) -> None:
     text, calls = operators_text(nodes), len(nodes)
     speed = calls / sum(1 / speed_of(node) for node in nodes)
     put_wide(graph, nodes, rooms)
+    with ledger.spending():
+        alone(lambda: make_kernels(graph))
     ledger.note(Decision(text, "", True, f"in float32, which is {speed:.1f} times as fast here"), title)
 
 

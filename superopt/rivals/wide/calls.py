@@ -14,7 +14,8 @@ from torch import Tensor, fx
 from torch._guards import detect_fake_mode
 from torch.utils._pytree import tree_map_only
 
-from superopt.rivals.aten import ATTENTION, flops_of, operator_name, tensors_in, value_of
+from superopt.rivals.aten import ATTENTION, flops_of, hint_of, operator_name, tensors_in, value_of
+from superopt.rivals.wide.own import multiply_by_own
 from superopt.rivals.wide.products import MOST_BYTES, multiply_wide
 from superopt.trace.own_operators import define_operator
 
@@ -26,6 +27,9 @@ PRODUCTS: Mapping[str, tuple[int, int]] = {"mm": (0, 1), "bmm": (0, 1), "addmm":
 _CONVERTED = frozenset({"convolution", "convolution_backward", ATTENTION, f"{ATTENTION}_backward"})
 HALVES = frozenset({torch.bfloat16, torch.float16})
 _FLOATS = HALVES | {torch.float32}
+SCARCE = 1 << 20
+"""With less memory, a kernel of ours computes a product if it can: blocks for a library would be small."""
+
 _LEAST_FLOPS = 1 << 20  # a product of less work gains less than a call costs
 
 _convert: Any = torch.ops.prims.convert_element_type.default
@@ -36,6 +40,9 @@ def wide_product(
 ) -> Tensor:
     """Return `beta` times a summand, if any, and `alpha` times a product, computed in float32."""
     made = _fake(left, right)
+    plain = beta == alpha == 1 or (summand is None and alpha == 1)
+    if most_bytes < SCARCE and plain and multiply_by_own(left, right, made, summand):
+        return made
     # A backward pass may be called where autocast is on.
     with torch.no_grad(), torch._C._DisableAutocast():
         multiply_wide(left, right, made, summand=summand, beta=beta, alpha=alpha, most_bytes=most_bytes)
@@ -83,6 +90,21 @@ def put_wide(graph: fx.Graph, nodes: Iterable[fx.Node], most_bytes: Mapping[fx.N
             else:
                 _put_conversions(graph, node)
         graph.erase_node(node)
+
+
+def make_kernels(graph: fx.Graph) -> None:
+    """Make the kernels of ours that products of a graph are computed by; called inside `alone`."""
+    for node in graph.find_nodes(op="call_function", target=WIDE_PRODUCT):
+        given = fx.map_arg(node.args, lambda one: blank_like(value_of(one)))
+        if given[-1] < SCARCE:
+            wide_product(*given)
+
+
+def blank_like(value: Tensor) -> Tensor:
+    """Return a tensor of zeros that lies as one of a graph does."""
+    sizes, strides = ([*map(hint_of, some)] for some in (value.shape, value.stride()))
+    one_each = [1 if stride == 0 else size for size, stride in zip(sizes, strides, strict=True)]
+    return torch.empty_strided(one_each, strides, dtype=value.dtype).zero_().expand(sizes)
 
 
 def _put_product(graph: fx.Graph, node: fx.Node, most_bytes: int) -> None:

@@ -16,7 +16,15 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.rivals.aten import hint_of, operator_name, value_of
-from superopt.rivals.wide.calls import HALVES, PRODUCTS, in_float32, may_be_wide, operands_of, put_wide
+from superopt.rivals.wide.calls import (
+    HALVES,
+    PRODUCTS,
+    blank_like,
+    in_float32,
+    may_be_wide,
+    operands_of,
+    put_wide,
+)
 from superopt.targets import pick_target
 from superopt.tune.measure import measure_together, shortest_call_us
 
@@ -134,18 +142,16 @@ def _random(value: Any, shape: Sequence[int] | None = None) -> Any:
     """Return random numbers that lie as a tensor of a graph does, or as many others in the same order."""
     if not isinstance(value, Tensor):
         return hint_of(value)
-    sizes, strides = ([*map(hint_of, some)] for some in (value.shape, value.stride()))
-    if shape is None and 0 in strides:  # elements that lie in one place
-        one_each = [1 if stride == 0 else size for size, stride in zip(sizes, strides, strict=True)]
-        made = torch.empty_strided(one_each, strides, dtype=value.dtype)
-    elif shape is None:
-        made = torch.empty_strided(sizes, strides, dtype=value.dtype)
-    elif len(shape) > 1 and strides[-2] == 1 and strides[-1] != 1:
-        made = torch.empty([*shape[:-2], shape[-1], shape[-2]], dtype=value.dtype).transpose(-1, -2)
+    if shape is None:
+        made = blank_like(value)
+    elif len(shape) > 1 and hint_of(value.stride(-2)) == 1 and hint_of(value.stride(-1)) != 1:
+        made = torch.zeros([*shape[:-2], shape[-1], shape[-2]], dtype=value.dtype).transpose(-1, -2)
     else:
-        made = torch.empty(shape, dtype=value.dtype)
-    drawn = torch.rand(made.shape[-1:]) - 0.5 if value.dtype.is_floating_point else torch.zeros(())
-    return made.copy_(drawn).expand(sizes if shape is None else made.shape)
+        made = torch.zeros(shape, dtype=value.dtype)
+    if value.dtype.is_floating_point:
+        made = made.clone() if 0 in made.stride() else made
+        made.copy_(torch.rand(made.shape[-1:]) - 0.5)
+    return made
 
 
 def _smaller(node: fx.Node) -> tuple[Any, Any]:

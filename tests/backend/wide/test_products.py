@@ -1,11 +1,15 @@
 """Products of half-precision matrices in float32: as exact as one rounding, however small the blocks are."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quick import few
 from torch import Tensor
 
 from superopt.rivals.wide.calls import wide_product
+from superopt.rivals.wide.own import multiply_by_own
+from superopt.rivals.wide.products import multiply_wide
 
 UNITS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 LAYOUTS = ("rows", "columns", "strided", "expanded")
@@ -58,7 +62,8 @@ def test_a_product_is_rounded_once(
     added = torch.randn(shapes[summand]).to(dtype) if summand in shapes else None
     added = added.float() if summand == "float32" and added is not None else added
     beta, alpha = numbers
-    made = wide_product(left, right, added, beta, alpha, most_bytes)
+    made = torch.empty(*batch, rows, columns, dtype=dtype)
+    multiply_wide(left, right, made, summand=added, beta=beta, alpha=alpha, most_bytes=most_bytes)
     parts = alpha * (left.double() @ right.double())
     wanted = parts if added is None else parts + beta * added.double()
     size = left.double().abs() @ right.double().abs() + (0 if added is None else added.double().abs())
@@ -71,11 +76,46 @@ def test_a_summand_that_counts_nothing_is_not_read() -> None:
     left, right = torch.ones(2, 3).bfloat16(), torch.ones(3, 4).bfloat16()
     missing = torch.full((4,), float("nan")).bfloat16()
     assert bool((wide_product(left, right, missing, 0.0, 1.0, 1 << 20) == 3).all())
+    assert bool((wide_product(left, right, missing, 0.0, 1.0, 1) == 3).all())
 
 
 def test_numbers_too_large_for_fp16_are_infinite() -> None:
     left, right = torch.full((2, 300), 300.0).half(), torch.full((300, 2), 300.0).half()
     torch.testing.assert_close(wide_product(left, right, None, 1.0, 1.0, 1 << 20), left @ right)
+
+
+@pytest.mark.parametrize("dtype", UNITS)
+@pytest.mark.parametrize("summand", ["none", "row", "whole", "column"])
+@pytest.mark.parametrize(
+    ("rows", "length", "columns"),
+    few([(70, 33, 40), (1, 9, 64), (64, 1, 7), (0, 5, 3), (5, 0, 3)], (70, 33, 40), (5, 0, 3)),
+)
+@pytest.mark.parametrize("layouts", ["rows columns", "expanded strided"])
+def test_without_room_a_kernel_of_ours_multiplies(
+    dtype: torch.dtype, summand: str, rows: int, length: int, columns: int, layouts: str
+) -> None:
+    torch.manual_seed(0)
+    first, second = layouts.split()
+    for batch in ((), (3,)):
+        left, right = (
+            laid((*batch, rows, length), first, dtype),
+            laid((*batch, length, columns), second, dtype),
+        )
+        shapes = {"row": (columns,), "whole": (*batch, rows, columns), "column": (rows, 1)}
+        added = torch.randn(shapes[summand]).to(dtype) if summand in shapes else None
+        made = wide_product(left, right, added, 1.0, 1.0, 1)
+        wanted = left.double() @ right.double() + (0 if added is None else added.double())
+        apart = UNITS[dtype] * wanted.abs() + 1e-4
+        assert bool(((made.double() - wanted).abs() <= apart).all())
+        if made.numel() and summand != "column":  # which is left to the library
+            assert multiply_by_own(left, right, torch.empty_like(made), added)
+
+
+def test_a_matrix_times_itself_without_room() -> None:
+    torch.manual_seed(0)
+    matrix = torch.randn(40, 40).bfloat16()
+    made = wide_product(matrix, matrix, matrix, 1.0, 1.0, 1)
+    torch.testing.assert_close(made, (matrix.double() @ matrix.double() + matrix.double()).bfloat16())
 
 
 def test_autocast_around_a_call_changes_nothing() -> None:

@@ -11,7 +11,8 @@ from superopt.candidates.sizes import resized
 from superopt.codegen.cpp import CppMuGraph
 from superopt.codegen.errors import UnsupportedError
 from superopt.errors import SuperoptError, first_line
-from superopt.ir import Axis, Graph, Output, Port, Step, fuse
+from superopt.ir import Graph, Port, fuse
+from superopt.rivals.wide.own import product_graph
 from superopt.trace.run import TORCH_DTYPES
 
 __all__ = ["OwnStage", "own_between", "own_product"]
@@ -50,22 +51,11 @@ def own_product(step: Multiply, sizes: Mapping[str, int], tensors: Sequence[Tens
     if not tensors[2].is_contiguous() or any(_NAMES.get(one.dtype) not in _FLOATS for one in tensors):
         return None
     operands = step.left, step.right, step.made
-    ports = [_port(one, tensor) for one, tensor in zip(operands, tensors, strict=True)]
-    product, result = Step("contract", (0, 1), step.summed), ports[2]
-    inputs, steps, over = ports[:2], [product], dict[str, str]()
-    if step.adds:
-        inputs.append(replace(result, name=_SUM))
-        steps = [product, Step("add", (2, 3))]
-        over = {result.name: _SUM}
+    left, right, result = (_port(one, tensor) for one, tensor in zip(operands, tensors, strict=True))
     axes = {axis: sizes[axis] for one in (step.left, step.right) for axis in one.axes}
-    graph = Graph(
-        f"product_{step.made.name}",
-        tuple(Axis(name, size) for name, size in axes.items()),
-        tuple(inputs),
-        tuple(steps),
-        (Output(result, len(inputs) + len(steps) - 1),),
-    )
-    return _made(graph, over)
+    before = replace(result, name=_SUM) if step.adds else None
+    graph = product_graph((left, right), result, step.summed, axes, before)
+    return _made(graph, {result.name: _SUM} if step.adds else {})
 
 
 def own_between(
