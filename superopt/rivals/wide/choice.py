@@ -4,9 +4,10 @@ Each kind of call, by its sizes and strides, is timed both ways once on a machin
 long, on smaller matrices.
 """
 
+import time
 from collections.abc import Sequence
 from functools import partial
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from superopt.rivals.wide.calls import (
     put_wide,
 )
 from superopt.targets import pick_target
-from superopt.tune.measure import measure_together, shortest_call_us
+from superopt.tune.measure import shortest_call_us
 
 __all__ = ["is_faster_wide", "learn_speeds", "speed_of", "widened"]
 
@@ -35,8 +36,10 @@ LEAST_SPEED = 1.1
 
 _FORM = 1  # the version of a record
 _MOST_FLOPS = 1 << 26  # a product of more is timed on smaller matrices
-_CLEAR = 2.0  # a single call tells which is faster if it is so many times as fast
-_RACE_S = 0.1  # seconds of a race where it does not
+_ROUNDS = 5
+_CLEAR = 2.0  # few calls tell that those in float32 are faster if they are so many times as fast
+_SHORT_US = 20_000.0  # longer calls of the library are timed once
+_RACE_S = 0.3  # seconds of a race that few calls do not decide
 
 _SPEEDS: dict[tuple[int, str], float] = {}
 """The speeds that this process knows, by the number of threads and the form of a call."""
@@ -121,16 +124,20 @@ def raced(node: fx.Node) -> float:
     library = partial(target, *arguments, **named)
     wide = partial(in_float32, node, arguments, named)
     wide()
-    wide_us = shortest_call_us(wide, (), 2, _nothing)
-    library_us = shortest_call_us(library, (), 1, _nothing)
-    if 1 / _CLEAR < library_us / wide_us < _CLEAR:
-        raced = measure_together({"library": library, "wide": wide}, [()], seconds=_RACE_S)
-        library_us, wide_us = (raced[name].median_us for name in ("library", "wide"))
+    # Compilers that are at work disturb calls on several threads most, as those in float32 are: so the
+    # shortest of many calls counts, unless few tell already that they are faster.
+    library_us, wide_us, rounds = inf, inf, 0
+    end = time.monotonic() + _RACE_S
+    while rounds < _ROUNDS or (library_us < _CLEAR * wide_us and time.monotonic() < end):
+        wide_us = min(wide_us, shortest_call_us(wide, (), 1, _nothing))
+        if not rounds or library_us < _SHORT_US:
+            library_us = min(library_us, shortest_call_us(library, (), 1, _nothing))
+        rounds += 1
     return library_us / wide_us
 
 
 def _nothing() -> None:
-    """Wait for nothing, as calls on a CPU are over when they return."""
+    """Wait for nothing: calls on a CPU are over when they return."""
 
 
 def _drawn(node: fx.Node) -> tuple[Any, Any]:
