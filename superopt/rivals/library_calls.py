@@ -66,7 +66,7 @@ class _Recorder(fx.Interpreter):
                 self.held[n] = torch.empty_like(made)
                 self.calls[n] = (call, (first, second), {"out": self.held[n]})
         elif n.target is WIDE_PRODUCT:
-            left, right, *_, most_bytes = self.fetch_args_kwargs_from_env(n)[0]
+            left, right, *_, most_bytes, _ = self.fetch_args_kwargs_from_env(n)[0]
             self.held[n] = torch.empty_like(made)
             self.calls[n] = (multiply_wide, (left, right, self.held[n]), {"most_bytes": most_bytes})
         elif is_attention(n):

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch._guards import detect_fake_mode
 from torch.utils._pytree import tree_map_only
 
-from superopt.rivals.aten import ATTENTION, flops_of, hint_of, operator_name, tensors_in, value_of
+from superopt.rivals.aten import ATTENTION, VIEWS, flops_of, hint_of, operator_name, tensors_in, value_of
 from superopt.rivals.wide.own import multiply_by_own
 from superopt.rivals.wide.products import MOST_BYTES, multiply_wide
 from superopt.trace.own_operators import define_operator
@@ -36,10 +36,19 @@ _convert: Any = torch.ops.prims.convert_element_type.default
 
 
 def wide_product(
-    left: Tensor, right: Tensor, summand: Tensor | None, beta: float, alpha: float, most_bytes: int
+    left: Tensor,
+    right: Tensor,
+    summand: Tensor | None,
+    beta: float,
+    alpha: float,
+    most_bytes: int,
+    rounded: bool = True,
 ) -> Tensor:
-    """Return `beta` times a summand, if any, and `alpha` times a product, computed in float32."""
-    made = _fake(left, right)
+    """Return `beta` times a summand, if any, and `alpha` times a product, computed in float32.
+
+    It is `rounded` to the dtype of its factors, or left as it is.
+    """
+    made = _fake(left, right, summand, beta, alpha, most_bytes, rounded)
     plain = beta == alpha == 1 or (summand is None and alpha == 1)
     if most_bytes < SCARCE and plain and multiply_by_own(left, right, made, summand):
         return made
@@ -49,17 +58,20 @@ def wide_product(
     return made
 
 
-def _fake(left: Tensor, right: Tensor, *others: object) -> Tensor:
-    return left.new_empty((*left.shape[:-1], right.shape[-1]))
+def _fake(
+    left: Tensor, right: Tensor, summand: object, beta: float, alpha: float, most_bytes: int, rounded: bool
+) -> Tensor:
+    dtype = left.dtype if rounded else torch.float32
+    return left.new_empty((*left.shape[:-1], right.shape[-1]), dtype=dtype)
 
 
 WIDE_PRODUCT = define_operator(
-    "wide_product(Tensor left, Tensor right, Tensor? summand, float beta, float alpha, int most_bytes)"
-    " -> Tensor",
+    "wide_product(Tensor left, Tensor right, Tensor? summand, float beta, float alpha, int most_bytes,"
+    " bool rounded) -> Tensor",
     wide_product,
     _fake,
 )
-"""A product of matrices in half precision, computed in float32 and rounded once."""
+"""A product of matrices in half precision, computed in float32 and rounded once, if at all."""
 
 
 def may_be_wide(node: fx.Node) -> bool:
@@ -96,7 +108,7 @@ def make_kernels(graph: fx.Graph) -> None:
     """Make the kernels of ours that products of a graph are computed by; called inside `alone`."""
     for node in graph.find_nodes(op="call_function", target=WIDE_PRODUCT):
         given = fx.map_arg(node.args, lambda one: blank_like(value_of(one)))
-        if given[-1] < SCARCE:
+        if given[-2] < SCARCE:
             wide_product(*given)
 
 
@@ -108,9 +120,36 @@ def blank_like(value: Tensor) -> Tensor:
 
 
 def _put_product(graph: fx.Graph, node: fx.Node, most_bytes: int) -> None:
-    made = graph.call_function(WIDE_PRODUCT, (*operands_of(node), *_numbers(node.kwargs), most_bytes))
+    views = _views_until_float32(node)
+    arguments = (*operands_of(node), *_numbers(node.kwargs), most_bytes, views is None)
+    made = graph.call_function(WIDE_PRODUCT, arguments)
     made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
+    if views is not None:
+        for one in (made, *views):
+            one.meta["val"] = value_of(one).to(torch.float32)
+        last = [made, *views][-1]
+        [conversion] = last.users
+        conversion.replace_all_uses_with(last)
+        graph.erase_node(conversion)
+
+
+def _views_until_float32(node: fx.Node) -> list[fx.Node] | None:
+    """Return the views of a product up to one that is converted and leaves the graph so; None without one.
+
+    Such are gradients of weights under autocast. In float32 from the start, they need not lie there twice.
+    """
+    views = list[fx.Node]()
+    while len(node.users) == 1:
+        [user] = node.users
+        if operator_name(user) == "_to_copy" and not user.kwargs.keys() - {"dtype"}:
+            leaves = all(one.op == "output" for one in user.users)
+            return views if leaves and value_of(user).dtype == torch.float32 else None
+        if operator_name(user) not in VIEWS or not isinstance(value_of(user), Tensor):
+            return None
+        views.append(user)
+        node = user
+    return None
 
 
 def operands_of(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | None]:
