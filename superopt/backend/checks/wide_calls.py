@@ -19,6 +19,7 @@ from superopt.rivals.wide.products import MOST_BYTES
 
 __all__ = ["learn_wide_calls", "put_wide_calls"]
 
+_MARGIN = 2.0  # what a pass holds is told from its graph, and may be more
 _LEAST_BYTES = 1 << 18  # a product takes so much even where there is no room
 
 
@@ -36,7 +37,7 @@ def put_wide_calls(graph: fx.Graph, ledger: Ledger, title: str) -> None:
     nodes = list(filter(is_faster_wide, graph.nodes))
     rooms: dict[fx.Node, int] = {}
     if nodes and is_counted(graph):
-        nodes, rooms = _with_room(graph, nodes)
+        nodes, rooms = _with_room(graph, nodes, scarce=ledger.options.memory != "fast")
     if not nodes:
         return
     text, calls = operators_text(nodes), len(nodes)
@@ -47,15 +48,23 @@ def put_wide_calls(graph: fx.Graph, ledger: Ledger, title: str) -> None:
     ledger.note(Decision(text, "", True, f"in float32, which is {speed:.1f} times as fast here"), title)
 
 
-def _with_room(graph: fx.Graph, nodes: Sequence[fx.Node]) -> tuple[list[fx.Node], dict[fx.Node, int]]:
-    """Return the calls that a pass has room for in float32, and how many bytes products may hold."""
+def _with_room(
+    graph: fx.Graph, nodes: Sequence[fx.Node], *, scarce: bool
+) -> tuple[list[fx.Node], dict[fx.Node, int]]:
+    """Return the calls that a pass has room for in float32, and how many bytes products may hold.
+
+    Where memory is `scarce`, products take as little as they can, and others need a margin.
+    """
     rooms = room_beside(graph, kept_inputs(graph), gradients=pass_of(graph) == "backward")
     products = {
-        node: min(max(rooms.get(node, 0), _LEAST_BYTES), MOST_BYTES)
+        node: _LEAST_BYTES if scarce else min(max(rooms.get(node, 0), _LEAST_BYTES), MOST_BYTES)
         for node in nodes
         if operator_name(node) in PRODUCTS
     }
-    fits = [node for node in nodes if node in products or _converted_bytes(node) <= rooms.get(node, 0)]
+    margin = _MARGIN if scarce else 1.0
+    fits = [
+        node for node in nodes if node in products or margin * _converted_bytes(node) <= rooms.get(node, 0)
+    ]
     return fits, products
 
 

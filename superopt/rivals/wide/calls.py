@@ -14,7 +14,16 @@ from torch import Tensor, fx
 from torch._guards import detect_fake_mode
 from torch.utils._pytree import tree_map_only
 
-from superopt.rivals.aten import ATTENTION, VIEWS, flops_of, hint_of, operator_name, tensors_in, value_of
+from superopt.rivals.aten import (
+    ATTENTION,
+    VIEWS,
+    flops_of,
+    hint_of,
+    operator_name,
+    tensor_bytes,
+    tensors_in,
+    value_of,
+)
 from superopt.rivals.wide.own import multiply_by_own
 from superopt.rivals.wide.products import MOST_BYTES, multiply_wide
 from superopt.trace.own_operators import define_operator
@@ -81,8 +90,8 @@ def may_be_wide(node: fx.Node) -> bool:
         return False
     made = [one for one in tensors_in(value_of(node)) if one.dtype in HALVES]
     tensors = [one for each in (*node.all_input_nodes, node) for one in tensors_in(value_of(each))]
-    if not made or any(one.device.type != "cpu" for one in tensors):
-        return False
+    if not made or any(one.device.type != "cpu" or not tensor_bytes(one) for one in tensors):
+        return False  # tensors without elements, or of sizes that depend on data
     if name in _CONVERTED:
         return True
     left, right, _ = operands_of(node)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 __all__ = ["MOST_BYTES", "multiply_wide"]
 
-MOST_BYTES = 4 << 20
+MOST_BYTES = 2 << 20
 """What a product may hold beside its operands and its result; with more, it is no faster."""
 
 _EDGE = 64  # a block is at least so long along each axis, and a multiple of it
