@@ -6,6 +6,7 @@ while they run.
 
 from collections.abc import Sequence
 
+import torch
 from torch import fx
 
 from superopt.backend.checks.pass_memory import is_counted, kept_inputs
@@ -13,7 +14,7 @@ from superopt.backend.decision import Decision, Ledger
 from superopt.backend.joint.memory.liveness import room_beside
 from superopt.rivals.aten import operator_name, operators_text, pass_of, tensor_bytes, tensors_in, value_of
 from superopt.rivals.inductor import alone
-from superopt.rivals.wide.calls import PRODUCTS, make_kernels, may_be_wide, put_wide
+from superopt.rivals.wide.calls import GROUPED, PRODUCTS, make_kernels, may_be_wide, put_wide
 from superopt.rivals.wide.choice import is_faster_wide, learn_speeds, speed_of
 from superopt.rivals.wide.products import MOST_BYTES
 
@@ -34,7 +35,7 @@ def learn_wide_calls(graph: fx.Graph, ledger: Ledger) -> None:
 
 def put_wide_calls(graph: fx.Graph, ledger: Ledger, title: str) -> None:
     """Let a graph compute calls in float32 that are faster so, as far as there is room."""
-    nodes = list(filter(is_faster_wide, graph.nodes))
+    nodes = [node for node in graph.nodes if is_faster_wide(node) and not _is_left(node)]
     rooms: dict[fx.Node, int] = {}
     if nodes and is_counted(graph):
         nodes, rooms = _with_room(graph, nodes, scarce=ledger.options.memory != "fast")
@@ -46,6 +47,13 @@ def put_wide_calls(graph: fx.Graph, ledger: Ledger, title: str) -> None:
     with ledger.spending():
         alone(lambda: make_kernels(graph))
     ledger.note(Decision(text, "", True, f"in float32, which is {speed:.1f} times as fast here"), title)
+
+
+def _is_left(node: fx.Node) -> bool:
+    """Whether a product is left to Inductor, which tunes it, or whose C++ wrapper cannot call ours."""
+    config = torch._inductor.config
+    is_inductors: bool = config.cpp_wrapper or config.max_autotune or config.max_autotune_gemm
+    return operator_name(node) in PRODUCTS and is_inductors
 
 
 def _with_room(
@@ -69,6 +77,8 @@ def _with_room(
 
 
 def _converted_bytes(node: fx.Node) -> int:
-    """Return the bytes of what a call reads and makes in half precision, once it is converted."""
+    """Return the bytes that are converted at once of what a call reads and makes in half precision."""
+    if operator_name(node) == GROUPED:
+        return MOST_BYTES
     tensors = [one for each in (*node.all_input_nodes, node) for one in tensors_in(value_of(each))]
     return sum(2 * tensor_bytes(one) for one in tensors if one.itemsize == 2)

@@ -25,13 +25,25 @@ from superopt.rivals.aten import (
     value_of,
 )
 from superopt.rivals.wide.own import multiply_by_own
-from superopt.rivals.wide.products import MOST_BYTES, multiply_wide
+from superopt.rivals.wide.products import MOST_BYTES, multiply_groups_wide, multiply_wide
 from superopt.trace.own_operators import define_operator
 
-__all__ = ["HALVES", "PRODUCTS", "WIDE_PRODUCT", "in_float32", "may_be_wide", "operands_of", "put_wide"]
+__all__ = [
+    "GROUPED",
+    "HALVES",
+    "PRODUCTS",
+    "WIDE_PRODUCT",
+    "in_float32",
+    "may_be_wide",
+    "operands_of",
+    "put_wide",
+]
 
 PRODUCTS: Mapping[str, tuple[int, int]] = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
 """Products of matrices, and which arguments are their factors; before these comes what is added."""
+
+GROUPED = "_grouped_mm"
+"""Products of groups of rows, each with a matrix of its own."""
 
 _CONVERTED = frozenset({"convolution", "convolution_backward", ATTENTION, f"{ATTENTION}_backward"})
 HALVES = frozenset({torch.bfloat16, torch.float16})
@@ -83,10 +95,29 @@ WIDE_PRODUCT = define_operator(
 """A product of matrices in half precision, computed in float32 and rounded once, if at all."""
 
 
+def wide_groups(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
+    """Return products of groups of rows, or of groups of what is summed, computed in float32 and rounded."""
+    made = _fake_groups(left, right, ends)
+    with torch.no_grad(), torch._C._DisableAutocast():
+        multiply_groups_wide(left, right, ends.tolist(), made)
+    return made
+
+
+def _fake_groups(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
+    several = () if right.dim() == 3 else (ends.shape[0],)
+    return left.new_empty((*several, left.shape[0], right.shape[-1]))
+
+
+WIDE_GROUPS = define_operator(
+    "wide_groups(Tensor left, Tensor right, Tensor ends) -> Tensor", wide_groups, _fake_groups
+)
+"""Products of groups of rows, as experts compute them, in float32."""
+
+
 def may_be_wide(node: fx.Node) -> bool:
     """Whether a node calls a library in half precision on a CPU, for work that is worth a conversion."""
     name = operator_name(node)
-    if name not in PRODUCTS and name not in _CONVERTED:
+    if name not in PRODUCTS and name not in _CONVERTED and name != GROUPED:
         return False
     made = [one for one in tensors_in(value_of(node)) if one.dtype in HALVES]
     tensors = [one for each in (*node.all_input_nodes, node) for one in tensors_in(value_of(each))]
@@ -94,6 +125,12 @@ def may_be_wide(node: fx.Node) -> bool:
         return False  # tensors without elements, or of sizes that depend on data
     if name in _CONVERTED:
         return True
+    if name == GROUPED:
+        if len(node.args) != 3 or any(value is not None for value in node.kwargs.values()):
+            return False
+        factors = [value_of(one) for one in node.args[:2]]  # type: ignore[arg-type]
+        dims = [one.dim() for one in factors]
+        return dims in ([2, 3], [2, 2]) and {one.dtype for one in factors} == {made[0].dtype}
     left, right, _ = operands_of(node)
     dtypes = {value_of(one).dtype for one in (left, right)}
     numbers = (node.kwargs.get(one, 1) for one in ("beta", "alpha"))
@@ -106,7 +143,11 @@ def put_wide(graph: fx.Graph, nodes: Iterable[fx.Node], most_bytes: Mapping[fx.N
     """Let a graph compute some calls in float32; products hold so many bytes while they run."""
     for node in nodes:
         with graph.inserting_before(node):
-            if operator_name(node) in PRODUCTS:
+            if operator_name(node) == GROUPED:
+                made = graph.call_function(WIDE_GROUPS, node.args)
+                made.meta = dict(node.meta)
+                node.replace_all_uses_with(made)
+            elif operator_name(node) in PRODUCTS:
                 _put_product(graph, node, most_bytes.get(node, MOST_BYTES))
             else:
                 _put_conversions(graph, node)
@@ -176,6 +217,8 @@ def in_float32(node: fx.Node, arguments: Sequence[Any], named: Mapping[str, Any]
     if operator_name(node) in PRODUCTS:
         *before, left, right = arguments
         return wide_product(left, right, before[0] if before else None, *_numbers(named), MOST_BYTES)
+    if operator_name(node) == GROUPED:
+        return wide_groups(*arguments)
     dtypes = [one.dtype for one in tensors_in(value_of(node))]
     made = tensors_in(node.target(*_cast(arguments), **_cast(named)))  # type: ignore[operator]
     return [one.to(dtype) for one, dtype in zip(made, dtypes, strict=True)]

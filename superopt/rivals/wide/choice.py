@@ -18,6 +18,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.rivals.aten import hint_of, operator_name, value_of
 from superopt.rivals.wide.calls import (
+    GROUPED,
     HALVES,
     PRODUCTS,
     blank_like,
@@ -141,7 +142,12 @@ def _nothing() -> None:
 
 
 def _drawn(node: fx.Node) -> tuple[Any, Any]:
-    """Return random arguments of a call."""
+    """Return random arguments of a call; groups are of equal sizes."""
+    if operator_name(node) == GROUPED:
+        left, right, ends = (_random(value_of(one)) for one in node.args)  # type: ignore[arg-type]
+        whole = left.shape[0 if right.dim() == 3 else 1]
+        places = torch.arange(1, ends.shape[0] + 1) * whole // ends.shape[0]
+        return (left, right, places.to(ends.dtype)), {}
     return fx.map_arg((node.args, node.kwargs), lambda one: _random(value_of(one)))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["MOST_BYTES", "multiply_wide"]
+__all__ = ["MOST_BYTES", "multiply_groups_wide", "multiply_wide"]
 
 MOST_BYTES = 2 << 20
 """What a product may hold beside its operands and its result; with more, it is no faster."""
@@ -45,6 +45,22 @@ def multiply_wide(
         cut = slice(start, start + several)
         product = torch.bmm(left[cut].float(), right[cut].float())
         _finish(product, made[cut], None if summand is None else summand[cut], beta, alpha)
+
+
+def multiply_groups_wide(left: Tensor, right: Tensor, ends: Sequence[int], made: Tensor) -> None:
+    """Write a product for each group of rows, or of what is summed, as `torch.nn.functional.grouped_mm` does.
+
+    A group ends where the next one begins. Rows behind the last group are 0.
+    """
+    start = 0
+    for at, end in enumerate(ends):
+        if right.dim() == 3:
+            multiply_wide(left[start:end], right[at], made[start:end])
+        else:
+            multiply_wide(left[:, start:end], right[start:end], made[at])
+        start = end
+    if right.dim() == 3:
+        made[start:].zero_()
 
 
 def _multiply(

@@ -10,7 +10,10 @@ import torch.nn.functional as F
 from quick import few
 from torch import Tensor, fx, nn
 
+from superopt.backend.checks.wide_calls import learn_wide_calls, put_wide_calls
+from superopt.backend.decision import Ledger
 from superopt.backend.entry import ledger_of
+from superopt.backend.options import BackendOptions
 from superopt.rivals.aten import operator_name
 from superopt.rivals.wide import calls, choice
 
@@ -117,7 +120,7 @@ def test_random_models_are_trained_as_by_pytorch(seed: int, dtype: torch.dtype, 
     assert any("in float32" in one.why for one in decided if one.taken)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", few(HALVES, torch.bfloat16))
 def test_steps_under_autocast_agree(dtype: torch.dtype, all_wide: list[str]) -> None:
     model = model_of(1, torch.float32)
     x = torch.randn(2, 9, 16)
@@ -225,3 +228,35 @@ def test_without_a_budget_nothing_is_timed(all_wide: list[str]) -> None:
     model = Mlp(True).bfloat16()
     torch.compile(model, backend="superopt", options={"budget_s": 0})(half(2, 9, 16))
     assert not all_wide
+
+
+@pytest.mark.parametrize("setting", ["cpp_wrapper", "max_autotune"])
+def test_products_may_be_left_to_inductor(setting: str, all_wide: list[str]) -> None:
+    graph = traced(lambda x, w: x @ w, half(30, 40), half(40, 30))
+    ledger = Ledger(BackendOptions(cache=False))
+    learn_wide_calls(graph, ledger)
+    with torch._inductor.config.patch({setting: True}):
+        put_wide_calls(graph, ledger, "it")
+    assert not graph.find_nodes(op="call_function", target=calls.WIDE_PRODUCT)
+    put_wide_calls(graph, ledger, "it")
+    assert graph.find_nodes(op="call_function", target=calls.WIDE_PRODUCT)
+
+
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(3, 16, 24) / 4)
+
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        return F.grouped_mm(x, self.weights, offs=ends)
+
+
+def test_experts_are_trained_in_float32(all_wide: list[str]) -> None:
+    torch.manual_seed(0)
+    model, ends = Experts().bfloat16(), torch.tensor([5, 5, 32], dtype=torch.int32)
+    x = half(32, 16)
+    eager = trained(model, x, lambda one: model(one, ends))
+    compiled = torch.compile(model, backend="superopt", options={"budget_s": 1e-3})
+    ours = trained(model, x, lambda one: compiled(one, ends))
+    assert any("grouped" in name for name in all_wide)
+    assert distance(ours, eager) <= 0.02

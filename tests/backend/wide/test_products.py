@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from quick import few
 from torch import Tensor
 
-from superopt.rivals.wide.calls import wide_product
+from superopt.rivals.wide.calls import wide_groups, wide_product
 from superopt.rivals.wide.own import multiply_by_own
 from superopt.rivals.wide.products import multiply_wide
 
@@ -124,3 +124,25 @@ def test_autocast_around_a_call_changes_nothing() -> None:
     plain = wide_product(left, right, None, 1.0, 1.0, 1 << 14)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(wide_product(left, right, None, 1.0, 1.0, 1 << 14), plain)
+
+
+@pytest.mark.parametrize("ends", [(3, 9, 9, 20), (0, 0, 0, 0), (4, 8, 12, 15)])
+@pytest.mark.parametrize("dtype", UNITS)
+def test_groups_of_rows_have_matrices_of_their_own(ends: tuple[int, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    left, right = laid((20, 33), "columns", dtype), laid((4, 33, 24), "columns", dtype)
+    made = wide_groups(left, right, torch.tensor(ends, dtype=torch.int32))
+    wanted, begins = torch.zeros(20, 24).double(), (0, *ends)
+    for at, (begin, end) in enumerate(zip(begins, ends, strict=False)):
+        wanted[begin:end] = left[begin:end].double() @ right[at].double()
+    assert bool(((made.double() - wanted).abs() <= UNITS[dtype] * wanted.abs() + 1e-4).all())
+
+
+@pytest.mark.parametrize("ends", [(3, 9, 9, 20), (0, 0, 0, 0)])
+def test_groups_of_what_is_summed(ends: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    left, right = torch.randn(7, 20).bfloat16(), torch.randn(20, 9).bfloat16()
+    made = wide_groups(left, right, torch.tensor(ends, dtype=torch.int32))
+    begins = (0, *ends)
+    wanted = [left[:, b:e].double() @ right[b:e].double() for b, e in zip(begins, ends, strict=False)]
+    torch.testing.assert_close(made, torch.stack(wanted).bfloat16())
