@@ -164,7 +164,7 @@ def compiled_by_inductor(
 
     The settings are those of `with_inductor`.
     """
-    copy = widened(fx.GraphModule(module, module.graph), inputs)
+    copy = widened(fx.GraphModule(module, module.graph), inputs, patches)
     with torch.no_grad():
         return with_inductor(copy, inputs, {**patches, **_ALONE}, **settings)
 

@@ -41,8 +41,8 @@ class Opponents:
         self._target = target
         self._options = options
         self._copies: Sequence[tuple[Tensor, ...]] = ()
-        self.module = widened(module, self.copies[0])
-        self._eager = self.module if eager is None else widened(eager, self.copies[0])
+        self.module = widened(module, self.copies[0], options)
+        self._eager = self.module if eager is None else widened(eager, self.copies[0], options)
         self._made: dict[str, Function] = {}
         self.making_s: dict[str, float] = {}  # the seconds in which each rival was made
         self.has_library = not options and bool(self.contender(LIBRARY_CALLS))

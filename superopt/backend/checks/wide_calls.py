@@ -4,22 +4,27 @@ They are what regions leave to PyTorch. In a pass of a training step, they take 
 while they run.
 """
 
+import logging
 from collections.abc import Sequence
+from math import inf
 
-import torch
 from torch import fx
 
 from superopt.backend.checks.pass_memory import is_counted, kept_inputs
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.joint.memory.liveness import room_beside
+from superopt.errors import kind_and_line
 from superopt.rivals.aten import operator_name, operators_text, pass_of, tensor_bytes, tensors_in, value_of
 from superopt.rivals.inductor import alone
 from superopt.rivals.wide.calls import GROUPED, PRODUCTS, make_kernels, may_be_wide, put_wide
-from superopt.rivals.wide.choice import is_faster_wide, learn_speeds, speed_of
+from superopt.rivals.wide.choice import is_faster_wide, is_left, learn_speeds, speed_of
 from superopt.rivals.wide.products import MOST_BYTES
 
 __all__ = ["learn_wide_calls", "put_wide_calls"]
 
+log = logging.getLogger("superopt")
+
+_LEARNING_S = 3.0  # of a budget that the user gives, seconds of races
 _MARGIN = 2.0  # what a pass holds is told from its graph, and may be more
 _LEAST_BYTES = 1 << 18  # a product takes so much even where there is no room
 
@@ -29,13 +34,17 @@ def learn_wide_calls(graph: fx.Graph, ledger: Ledger) -> None:
     if not any(map(may_be_wide, graph.nodes)):
         return
     options = ledger.options
-    with ledger.spending():
-        alone(lambda: learn_speeds(graph, cached=options.cache, racing=options.budget_s != 0))
+    seconds = _LEARNING_S if options.budget_s else 0.0 if options.budget_s == 0 else inf
+    try:
+        with ledger.spending():
+            alone(lambda: learn_speeds(graph, cached=options.cache, racing_s=seconds))
+    except Exception as error:  # what is not known stays in half precision
+        log.info("calls of a graph are not timed in float32: %s", kind_and_line(error))
 
 
 def put_wide_calls(graph: fx.Graph, ledger: Ledger, title: str) -> None:
     """Let a graph compute calls in float32 that are faster so, as far as there is room."""
-    nodes = [node for node in graph.nodes if is_faster_wide(node) and not _is_left(node)]
+    nodes = [node for node in graph.nodes if is_faster_wide(node) and not is_left(node, {})]
     rooms: dict[fx.Node, int] = {}
     if nodes and is_counted(graph):
         nodes, rooms = _with_room(graph, nodes, scarce=ledger.options.memory != "fast")
@@ -44,16 +53,12 @@ def put_wide_calls(graph: fx.Graph, ledger: Ledger, title: str) -> None:
     text, calls = operators_text(nodes), len(nodes)
     speed = calls / sum(1 / speed_of(node) for node in nodes)
     put_wide(graph, nodes, rooms)
-    with ledger.spending():
-        alone(lambda: make_kernels(graph))
     ledger.note(Decision(text, "", True, f"in float32, which is {speed:.1f} times as fast here"), title)
-
-
-def _is_left(node: fx.Node) -> bool:
-    """Whether a product is left to Inductor, which tunes it, or whose C++ wrapper cannot call ours."""
-    config = torch._inductor.config
-    is_inductors: bool = config.cpp_wrapper or config.max_autotune or config.max_autotune_gemm
-    return operator_name(node) in PRODUCTS and is_inductors
+    try:
+        with ledger.spending():
+            alone(lambda: make_kernels(graph))
+    except Exception as error:  # the first call of the graph makes them, or does without
+        log.info("kernels of products are not made ahead: %s", kind_and_line(error))
 
 
 def _with_room(

@@ -29,11 +29,14 @@ from superopt.rivals.wide.products import MOST_BYTES, multiply_groups_wide, mult
 from superopt.trace.own_operators import define_operator
 
 __all__ = [
+    "CALLS",
     "GROUPED",
     "HALVES",
     "PRODUCTS",
     "WIDE_PRODUCT",
+    "blank_like",
     "in_float32",
+    "make_kernels",
     "may_be_wide",
     "operands_of",
     "put_wide",
@@ -46,6 +49,9 @@ GROUPED = "_grouped_mm"
 """Products of groups of rows, each with a matrix of its own."""
 
 _CONVERTED = frozenset({"convolution", "convolution_backward", ATTENTION, f"{ATTENTION}_backward"})
+CALLS = frozenset({*PRODUCTS, GROUPED, *_CONVERTED})
+"""All calls that may be computed in float32."""
+
 HALVES = frozenset({torch.bfloat16, torch.float16})
 _FLOATS = HALVES | {torch.float32}
 SCARCE = 1 << 20
@@ -117,7 +123,7 @@ WIDE_GROUPS = define_operator(
 def may_be_wide(node: fx.Node) -> bool:
     """Whether a node calls a library in half precision on a CPU, for work that is worth a conversion."""
     name = operator_name(node)
-    if name not in PRODUCTS and name not in _CONVERTED and name != GROUPED:
+    if name not in CALLS:
         return False
     made = [one for one in tensors_in(value_of(node)) if one.dtype in HALVES]
     tensors = [one for each in (*node.all_input_nodes, node) for one in tensors_in(value_of(each))]
@@ -130,7 +136,8 @@ def may_be_wide(node: fx.Node) -> bool:
             return False
         factors = [value_of(one) for one in node.args[:2]]  # type: ignore[arg-type]
         dims = [one.dim() for one in factors]
-        return dims in ([2, 3], [2, 2]) and {one.dtype for one in factors} == {made[0].dtype}
+        alike = {one.dtype for one in factors} == {made[0].dtype}
+        return dims in ([2, 3], [2, 2]) and alike and made[0].is_contiguous()
     left, right, _ = operands_of(node)
     dtypes = {value_of(one).dtype for one in (left, right)}
     numbers = (node.kwargs.get(one, 1) for one in ("beta", "alpha"))
@@ -156,10 +163,12 @@ def put_wide(graph: fx.Graph, nodes: Iterable[fx.Node], most_bytes: Mapping[fx.N
 
 def make_kernels(graph: fx.Graph) -> None:
     """Make the kernels of ours that products of a graph are computed by; called inside `alone`."""
+    known = set[str]()
     for node in graph.find_nodes(op="call_function", target=WIDE_PRODUCT):
-        given = fx.map_arg(node.args, lambda one: blank_like(value_of(one)))
-        if given[-2] < SCARCE:
-            wide_product(*given)
+        form = str(fx.map_arg(node.args, lambda one: str(value_of(one))))
+        if node.args[-2] < SCARCE and form not in known:
+            known.add(form)
+            wide_product(*fx.map_arg(node.args, lambda one: blank_like(value_of(one))))
 
 
 def blank_like(value: Tensor) -> Tensor:
@@ -189,13 +198,16 @@ def _views_until_float32(node: fx.Node) -> list[fx.Node] | None:
 
     Such are gradients of weights under autocast. In float32 from the start, they need not lie there twice.
     """
-    views = list[fx.Node]()
+    views, value = list[fx.Node](), value_of(node)
     while len(node.users) == 1:
         [user] = node.users
         if operator_name(user) == "_to_copy" and not user.kwargs.keys() - {"dtype"}:
             leaves = all(one.op == "output" for one in user.users)
             return views if leaves and value_of(user).dtype == torch.float32 else None
-        if operator_name(user) not in VIEWS or not isinstance(value_of(user), Tensor):
+        shown = value_of(user)
+        if operator_name(user) not in VIEWS or not isinstance(shown, Tensor):
+            return None
+        if shown.dtype != value.dtype or shown.numel() != value.numel():  # a view of bits, or of a part
             return None
         views.append(user)
         node = user

@@ -4,10 +4,12 @@ Each kind of call, by its sizes and strides, is timed both ways once on a machin
 long, on smaller matrices.
 """
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf, prod
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,8 +18,10 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from superopt.cache import Cache, Key, Record, key_of, versions
+from superopt.errors import first_line
 from superopt.rivals.aten import hint_of, operator_name, value_of
 from superopt.rivals.wide.calls import (
+    CALLS,
     GROUPED,
     HALVES,
     PRODUCTS,
@@ -30,11 +34,14 @@ from superopt.rivals.wide.calls import (
 from superopt.targets import pick_target
 from superopt.tune.measure import shortest_call_us
 
-__all__ = ["is_faster_wide", "learn_speeds", "speed_of", "widened"]
+__all__ = ["is_faster_wide", "is_left", "learn_speeds", "speed_of", "widened"]
 
 LEAST_SPEED = 1.1
 """How many times as fast as in half precision a call must be in float32."""
 
+log = logging.getLogger("superopt")
+
+_LEFT = "cpp_wrapper", "max_autotune", "max_autotune_gemm"
 _FORM = 1  # the version of a record
 _MOST_FLOPS = 1 << 26  # a product of more is timed on smaller matrices
 _ROUNDS = 5
@@ -46,11 +53,12 @@ _SPEEDS: dict[tuple[int, str], float] = {}
 """The speeds that this process knows, by the number of threads and the form of a call."""
 
 
-def learn_speeds(graph: fx.Graph, *, cached: bool = True, racing: bool = True) -> None:
-    """Learn how fast the calls of a graph are in float32: from the cache or, `racing`, by the clock.
+def learn_speeds(graph: fx.Graph, *, cached: bool = True, racing_s: float = inf) -> None:
+    """Learn how fast the calls of a graph are in float32: from the cache, or by races for so many seconds.
 
-    It is called inside `alone`, where tensors have data.
+    It is called inside `alone`, where tensors have data. A call that fails is not computed in float32.
     """
+    end = time.monotonic() + racing_s
     for node in graph.nodes:
         if not may_be_wide(node) or (known := _known_by(node)) in _SPEEDS:
             continue
@@ -59,8 +67,13 @@ def learn_speeds(graph: fx.Graph, *, cached: bool = True, racing: bool = True) -
         speed = record.data.get("speed") if record is not None else None
         if isinstance(speed, int | float):
             _SPEEDS[known] = float(speed)
-        elif racing:
-            _SPEEDS[known] = speed = raced(node)
+        elif time.monotonic() < end:
+            try:
+                _SPEEDS[known] = speed = raced(node)
+            except Exception as error:  # there may be no memory
+                log.info("%s: not timed in float32: %s", operator_name(node), first_line(error))
+                _SPEEDS[known] = 0.0
+                continue
             if cached:
                 Cache.open().put(key, Record({"speed": speed}, str(operator_name(node))))
 
@@ -75,9 +88,28 @@ def is_faster_wide(node: fx.Node) -> bool:
     return speed_of(node) >= LEAST_SPEED
 
 
-def widened(module: fx.GraphModule, inputs: Sequence[Tensor]) -> fx.GraphModule:
-    """Return ATen operators with calls in float32 where these are faster; called inside `alone`."""
-    if not any(one.dtype in HALVES and one.device.type == "cpu" for one in inputs):
+def is_left(node: fx.Node, patches: Mapping[str, Any]) -> bool:
+    """Whether a product is left to Inductor, which tunes it, or whose C++ wrapper cannot call ours.
+
+    The settings are those of now, with some changed.
+    """
+    if operator_name(node) not in PRODUCTS and operator_name(node) != GROUPED:
+        return False
+    config: Any = torch._inductor.config
+    return any(patches.get(name, getattr(config, name)) for name in _LEFT)
+
+
+def widened(
+    module: fx.GraphModule, inputs: Sequence[Any], patches: Mapping[str, Any] = MappingProxyType({})
+) -> fx.GraphModule:
+    """Return ATen operators with calls in float32 where these are faster; called inside `alone`.
+
+    `patches` are settings of Inductor's under which the module is compiled.
+    """
+    tensors = [one for one in inputs if isinstance(one, Tensor)]
+    dtypes = {one.dtype for one in tensors} | _dtypes_told(module.graph)
+    calls = any(operator_name(node) in CALLS for node in module.graph.nodes)
+    if not calls or HALVES.isdisjoint(dtypes) or any(one.device.type != "cpu" for one in tensors):
         return module
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
@@ -85,12 +117,18 @@ def widened(module: fx.GraphModule, inputs: Sequence[Tensor]) -> fx.GraphModule:
     if not all("val" in node.meta for node in graph.nodes if node.op == "call_function"):
         FakeTensorProp(made, FakeTensorMode(allow_non_fake_inputs=True)).propagate(*inputs)
     learn_speeds(graph, cached=False)
-    nodes = list(filter(is_faster_wide, graph.nodes))
+    nodes = [node for node in graph.nodes if is_faster_wide(node) and not is_left(node, patches)]
     if not nodes:
         return module
     put_wide(graph, nodes, {})
     made.recompile()
     return made
+
+
+def _dtypes_told(graph: fx.Graph) -> set[torch.dtype]:
+    """Return the dtypes that calls of a graph are given, as conversions are."""
+    given = (one for node in graph.nodes for one in (*node.args, *node.kwargs.values()))
+    return {one for one in given if isinstance(one, torch.dtype)}
 
 
 def _known_by(node: fx.Node) -> tuple[int, str]:

@@ -41,7 +41,7 @@ def product_graph(
 def multiply_by_own(left: Tensor, right: Tensor, made: Tensor, summand: Tensor | None) -> bool:
     """Write a product of matrices, and a summand, by a kernel of ours; return whether there is one."""
     given = [left, right] if summand is None else [left, right, summand]
-    key = torch.get_num_threads(), *((one.shape, one.dtype) for one in (*given, made))
+    key = torch.get_num_threads(), *((one.shape, one.dtype, one.stride()) for one in (*given, made))
     with _lock:
         if key not in _KERNELS:
             _KERNELS[key] = _kernel(left, right, made, summand)

@@ -193,7 +193,7 @@ def test_the_clock_decides_and_is_asked_once(monkeypatch: pytest.MonkeyPatch) ->
         choice.learn_speeds(graph)
         monkeypatch.setattr(choice, "_SPEEDS", {})  # as in another process
     assert races == ["mm", "bmm"]
-    choice.learn_speeds(graph, racing=False)
+    choice.learn_speeds(graph, racing_s=0)
     assert [str(operator_name(node)) for node in graph.nodes if choice.is_faster_wide(node)] == ["mm"]
 
 
@@ -260,3 +260,66 @@ def test_experts_are_trained_in_float32(all_wide: list[str]) -> None:
     ours = trained(model, x, lambda one: compiled(one, ends))
     assert any("grouped" in name for name in all_wide)
     assert distance(ours, eager) <= 0.02
+
+
+CONVERT = torch.ops.prims.convert_element_type.default
+
+
+@pytest.mark.parametrize(
+    ("between", "rounded"),
+    [
+        (lambda made: made, False),
+        (lambda made: made.t(), False),
+        (lambda made: made.view(torch.int16), True),  # bits
+        (lambda made: made[:1], True),  # a part, of which the whole would have to stay
+    ],
+)
+def test_what_leaves_in_float32_is_not_rounded(
+    between: Callable[[Tensor], Tensor], rounded: bool, all_wide: list[str]
+) -> None:
+    x, w = half(30, 40), half(40, 20)
+    graph = traced(lambda x, w: CONVERT(between(x @ w), torch.float32), x, w)
+    before = fx.GraphModule(nn.Module(), fx.Graph())
+    before.graph.output(before.graph.graph_copy(graph, {}))
+    before.recompile()
+    choice.learn_speeds(graph, cached=False)
+    calls.put_wide(graph, [node for node in graph.nodes if choice.is_faster_wide(node)], {})
+    [call] = graph.find_nodes(op="call_function", target=calls.WIDE_PRODUCT)
+    assert call.args[-1] is rounded
+    made, wanted = fx.GraphModule(nn.Module(), graph)(x, w), before(x, w)
+    assert (made.dtype, made.shape) == (wanted.dtype, wanted.shape)
+    if rounded:
+        torch.testing.assert_close(made, wanted, rtol=0.02, atol=300)  # of bits, those of the last place
+    else:
+        torch.testing.assert_close(made, between(x.float() @ w.float()))
+
+
+def test_rivals_are_wide_as_their_graphs_are(all_wide: list[str]) -> None:
+    """Before: not where a region converts its inputs itself; and one with a number among these failed."""
+    graph = traced(
+        lambda x, w: CONVERT(x, torch.bfloat16) @ CONVERT(w, torch.bfloat16),
+        *map(torch.randn, [(30, 40), (40, 20)]),
+    )
+    with graph.inserting_before(next(iter(graph.nodes))):
+        graph.placeholder("size")
+    module = fx.GraphModule(nn.Module(), graph)
+    inputs = (4, torch.randn(30, 40), torch.randn(40, 20))
+
+    def is_wide(**patches: bool) -> bool:
+        nodes = choice.widened(module, inputs, patches).graph.nodes
+        return any(node.target is calls.WIDE_PRODUCT for node in nodes)
+
+    assert is_wide()
+    assert not is_wide(max_autotune=True)
+    assert not is_wide(cpp_wrapper=True)
+
+
+def test_a_race_that_fails_is_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(node: fx.Node) -> float:
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(choice, "_SPEEDS", {})
+    monkeypatch.setattr(choice, "raced", failing)
+    graph = traced(torch.mm, half(300, 300), half(300, 300))
+    choice.learn_speeds(graph, cached=False)
+    assert not any(map(choice.is_faster_wide, graph.nodes))
