@@ -165,10 +165,14 @@ def make_kernels(graph: fx.Graph) -> None:
     """Make the kernels of ours that products of a graph are computed by; called inside `alone`."""
     known = set[str]()
     for node in graph.find_nodes(op="call_function", target=WIDE_PRODUCT):
-        form = str(fx.map_arg(node.args, lambda one: str(value_of(one))))
-        if node.args[-2] < SCARCE and form not in known:
+        values: Any = fx.map_arg(node.args, value_of)
+        form = str(
+            [(one.shape, one.stride(), one.dtype) if isinstance(one, Tensor) else one for one in values]
+        )
+        if values[-2] < SCARCE and form not in known:
             known.add(form)
-            wide_product(*fx.map_arg(node.args, lambda one: blank_like(value_of(one))))
+            given: list[Any] = [blank_like(one) if isinstance(one, Tensor) else one for one in values]
+            wide_product(*given)
 
 
 def blank_like(value: Tensor) -> Tensor:
