@@ -1,6 +1,6 @@
 """Training steps whose turns are computed by kernels of ours, in float32 and under autocast."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,8 +29,8 @@ def called(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Let kernels of ours compute all stages; return the names of the graphs that they have computed."""
     call, names = OwnStage.__call__, set[str]()
 
-    def ours(tiles: Tiles, given: Mapping[str, Tensor]) -> tuple[float, Tiles]:
-        return 1.0, replace(tiles, own=tuple(tiles.kernel.flops()))
+    def ours(several: Sequence[Tiles], given: Mapping[str, Tensor]) -> list[tuple[float, Tiles]]:
+        return [(1.0, replace(one, own=tuple(one.kernel.flops()))) for one in several]
 
     def calling(self: OwnStage, *given: Any) -> None:
         names.add(self._kernels.graph.name)

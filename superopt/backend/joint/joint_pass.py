@@ -18,6 +18,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from superopt.backend.checks.wide_calls import learn_wide_calls
 from superopt.backend.decision import Ledger
 from superopt.backend.graphpass import RegionPass
+from superopt.backend.joint.accumulate import add_rows_in_place
 from superopt.backend.joint.in_turns import InTurns, in_turns_around, put_in
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.piece import bytes_made, gate_of, is_tangent, large_groups
@@ -69,7 +70,7 @@ class JointPass(CustomGraphPass):
         """Return what the pass depends on, or None where no graph may come from a cache."""
         known = self.regions.uuid()
         before = [one.uuid() if isinstance(one, CustomGraphPass) else None for one in self.before]
-        return None if known is None or not all(before) else (b"joint 2", known, *before)
+        return None if known is None or not all(before) else (b"joint 3", known, *before)
 
     def __call__(self, graph: fx.Graph) -> None:
         """Run the user's passes, and replace a part; a fault of ours leaves the graph as it is."""
@@ -87,6 +88,7 @@ class JointPass(CustomGraphPass):
         from torch._inductor.pattern_matcher import stable_topological_sort
 
         stable_topological_sort(graph)  # Inductor's passes before this one leave nodes in any order
+        add_rows_in_place(graph)
         learn_wide_calls(graph, self.ledger)
         limit_bytes = limits().value_bytes
         if torch._inductor.config.cpp_wrapper:  # it makes wrong code of a call of a plan

@@ -54,7 +54,7 @@ _SURELY = 0.88
 Peaks are told from the graph: where 21.3 MB were expected of both, turns held 24.6 and Inductor's step 22.0.
 """
 
-_FORM = 10  # the version of a decision's record
+_FORM = 11  # the version of a decision's record
 _ALL = 0.9  # a part with this share of a step's operations was timed like the whole step
 _MOST_BYTES = 4 << 30  # inputs of more bytes are not drawn beside the model
 _MOST_RACED = 2  # choices that are raced where the user allows a number of bytes

@@ -14,6 +14,7 @@ from math import isfinite
 import torch
 from torch import Tensor, fx
 
+from superopt.backend.joint.accumulate import adds_rows
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.piece import is_tangent
 from superopt.backend.joint.step import results_of
@@ -119,7 +120,10 @@ def _multiplies(node: fx.Node, gradient: fx.Node) -> bool:
 
 
 def _leaves(node: fx.Node) -> bool:
-    """Whether a node leaves a graph, itself or a view of it, and nothing else reads it."""
+    """Whether a node leaves a graph, as it is, as a view or with rows added, and nothing else reads it."""
     return bool(node.users) and all(
-        user.op == "output" or (operator_name(user) in VIEWS and _leaves(user)) for user in node.users
+        user.op == "output"
+        or (operator_name(user) in VIEWS and _leaves(user))
+        or (adds_rows(user) and user.args[0] is node and len(node.users) == 1 and _leaves(user))
+        for user in node.users
     )

@@ -33,11 +33,12 @@ from superopt.verify.floats.report import FloatReport
 __all__ = ["decide_turns"]
 
 _LEAST_S = 3.0  # no race begins with fewer seconds of the budget left
-_FORM = 6  # the version of a decision's record
+_FORM = 7  # the version of a decision's record
 _SCALES = 1, 4096  # random inputs are multiplied by these, to see what overflows
 _MANY_ROWS = 128  # turns of more rows are compared over one turn, and not over two
 _LEAST_GAIN_S = 0.1  # a race takes some ten seconds, which calls of less hardly gain
 _PRODUCT = 256, 256, 1024  # the sizes of a product that tells how fast PyTorch multiplies
+_CLOSE = 2  # times as long a race where turns may be slower, by little
 _LONG_S, _ROUNDS = 0.5, 3  # seconds of a long call, and how often such a call is timed
 
 
@@ -173,7 +174,7 @@ def _raced(
         "turns",
         "whole",
         [()],
-        seconds=limits().race_s,
+        seconds=limits().race_s * (1 if memory == "fast" else _CLOSE),
         most_seconds=0.0 if inductor.is_long else limits().most_race_s,
         times=partial(target.times, least_rounds=_ROUNDS) if inductor.is_long else target.times,
     )

@@ -152,11 +152,11 @@ def test_within_a_number_of_bytes_the_clock_decides_alone(monkeypatch: pytest.Mo
     tiles = Tiles(graph, graph.inputs[0].dims[0][0], 1, 4 * 64 * N - 1)
     took = {(64, False): 1.05, (64, True): 1.03, (32, False): 1.0, (32, True): 0.98, (16, True): 1.0}
 
-    def seconds(kernel: TiledKernel, given: object) -> dict[str, float]:
+    def seconds(kernel: TiledKernel) -> dict[str, float]:
         last = kernel.stages.axes[min(kernel.stages.axes)][-1] == tiles.axis
         return {"product": took.get((kernel.rows, last), 9.0) * kernel.rows}
 
-    monkeypatch.setattr(TiledKernel, "seconds", seconds)
+    monkeypatch.setattr(choice, "seconds_together", lambda kernels, given: [*map(seconds, kernels)])
     monkeypatch.setattr(TiledKernel, "flops", lambda kernel: {})
     with changed(product_flops=1):
         memory = 64 * tiles.kernel.shared_bytes(1)

@@ -118,7 +118,8 @@ class Liveness:
         last = _Pass(self.known, self.passes.last(remade), {*self.passes.gradients}, given)
         left = {memory for node in self.passes.gradients if (memory := last.memory_of(node)) is not None}
         dropped = {one._replace(is_given=True) for one in {*handed.values()} - leaving}
-        staying = leaving | left | {one._replace(is_given=False) for one in left if one.is_given}
+        lying = last.with_earlier(left, left, dropped)
+        staying = leaving | lying | {one._replace(is_given=False) for one in lying if one.is_given}
         lasting = leaving | {*handed.values()}
         peaks = []
         for uncounted in (set[_Memory](), staying):
@@ -257,12 +258,10 @@ class _Pass:
         """Yield the operators in order, each with its number and the bytes held while it runs."""
         last = self.last_read
         made = {node: [_Memory(node, at) for at in self.known.results[node]] for node in self.written}
-        all_made = (one for several in made.values() for one in several)
-        sizes = {one: 0 if one in uncounted else self.known.bytes_of(one) for one in (*all_made, *given)}
-        ends: dict[int, list[_Memory]] = {}
-        for memory, at in last.items():
-            if memory in sizes and memory not in lasting:
-                ends.setdefault(at, []).append(memory)
+        all_made = {one for several in made.values() for one in several}
+        not_counted = self.with_earlier(uncounted, lasting, given)
+        sizes = {one: 0 if one in not_counted else self.known.bytes_of(one) for one in all_made.union(given)}
+        ends = self._ends(sizes.keys() - lasting)
         now = -self._unread(lasting, given, uncounted)
         for at, node in enumerate(self.written):
             freed = ends.get(at, [])
@@ -273,6 +272,28 @@ class _Pass:
             yield at, node, now
             now -= sum(sizes[one] for one in freed if one is not over)
             now -= sum(sizes[one] for one in made[node] if one not in last and one not in lasting)
+
+    def with_earlier(
+        self, several: Collection[_Memory], lasting: Collection[_Memory], given: Collection[_Memory]
+    ) -> set[_Memory]:
+        """Return some memory with what lies there before: a gradient is 0 first, and then added to."""
+        found, ends = {*several}, self._ends({*self.readers} - {*lasting})
+        for at, node in reversed([*enumerate(self.written)]):
+            memory = _Memory(node)
+            if memory in found and len(self.known.results[node]) == 1:
+                size = self.known.bytes_of(memory)
+                over = (one for one in ends.get(at, ()) if not one.is_given or one in given)
+                over = (one for one in over if self.known.bytes_of(one) == size)
+                found.update([one for one in over if self._is_written_over(one)][:1])
+        return found
+
+    def _ends(self, several: Collection[_Memory]) -> dict[int, list[_Memory]]:
+        """Return the memory, of some, that is read for the last time, by the number of the operator."""
+        found: dict[int, list[_Memory]] = {}
+        for memory, at in self.last_read.items():
+            if memory in several:
+                found.setdefault(at, []).append(memory)
+        return found
 
     def _unread(
         self, lasting: Collection[_Memory], given: Collection[_Memory], uncounted: Collection[_Memory]

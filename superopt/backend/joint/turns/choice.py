@@ -1,13 +1,14 @@
 """Choice: how much of an axis a turn takes, how its products lie, and who makes them, by the clock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import ceil, inf, log2
 from typing import Any
 
 from torch import Tensor
 
 from superopt.backend.joint.limits import limits
+from superopt.backend.joint.turns.run import seconds_together
 from superopt.backend.joint.turns.tiles import Tiles
 from superopt.backend.joint.turns.tiling import largest_bytes
 from superopt.backend.options import Memory
@@ -15,7 +16,7 @@ from superopt.ir import Graph
 
 __all__ = ["Turns", "chosen", "least_speed"]
 
-_LEAST_SPEED = {"fast": 1.15, "balanced": 1 / 1.035}
+_LEAST_SPEED = {"fast": 1.15, "balanced": 1 / 1.045}
 """The speed beside Inductor's from which on turns are taken: of the part, and with "balanced" of the step.
 
 The race times the part alone: a whole step took 7% more time where turns had won by 10%. With "balanced"
@@ -86,9 +87,9 @@ def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -
         entering = tiles.entering(given)
         orders = list[bool]()
         for rows in sorted(_rows(tiles, memory), reverse=True):
-            timed = [
-                _timed(replace(tiles, rows=rows, last=last), entering) for last in orders or (False, True)
-            ]
+            timed = _timed(
+                [replace(tiles, rows=rows, last=last) for last in orders or (False, True)], entering
+            )
             least = min(seconds for seconds, _ in timed)
             orders = [made.last for seconds, made in timed if seconds <= _CLOSE * least]
             taken += [
@@ -102,6 +103,18 @@ def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -
             if seconds_of_all <= most:
                 best.setdefault((made.rows, made.last), made)
         return list(reversed(best.values()))[-_MOST:]
+    if memory == "fast" or limits().any_speed:
+        return _faster_with_more(taken, most)[-_MOST_FAST if memory == "fast" else 0 :][:_MOST]
+    # Stages alone do not tell well which turns are fast: the best of about each size is raced.
+    fastest = dict[int, Tiles]()
+    for seconds_of_all, size, made in sorted(taken, key=lambda one: one[0]):
+        if seconds_of_all <= most:
+            fastest.setdefault(round(2 * log2(max(size, 1))), made)
+    return list(reversed(fastest.values()))[-_MOST:]
+
+
+def _faster_with_more(taken: Iterable[tuple[float, int, Tiles]], most: float) -> list[Tiles]:
+    """Return tiles, each faster than those before, which take less memory."""
     found = list[Tiles]()
     least_bytes: float = inf
     # Where no race decides, neither does the clock here: larger turns are taken for faster ones.
@@ -110,7 +123,7 @@ def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -
         if seconds_of_all <= most and size < least_bytes:
             least_bytes = size
             found.insert(0, made)
-    return found[-_MOST_FAST:] if memory == "fast" else found[:_MOST]
+    return found
 
 
 def _rows(tiles: Tiles, memory: Memory) -> set[int]:
@@ -143,16 +156,31 @@ def _even(size: int, most: float, over: float) -> int:
         turns += 1
 
 
-def _timed(tiles: Tiles, given: Mapping[str, Tensor]) -> tuple[float, Tiles]:
-    """Return the seconds of a turn, and its tiles with kernels of ours wherever they are faster."""
-    kernel = tiles.kernel
-    seconds = kernel.seconds(given)
-    names = tuple(name for name, count in kernel.flops().items() if count >= _WORTH_OWN)
+def _timed(several: Sequence[Tiles], given: Mapping[str, Tensor]) -> list[tuple[float, Tiles]]:
+    """Return the seconds of a turn, and tiles with kernels of ours wherever they are faster, of several."""
+    names = [_worth_own(one) for one in several]
+    ours = [replace(one, own=own) for one, own in zip(several, names, strict=True) if own]
+    taken = seconds_together([one.kernel for one in (*several, *ours)], given)
+    by_ours = iter(taken[len(several) :])
+    return [
+        _with_fastest(one, seconds, next(by_ours) if own else {})
+        for one, own, seconds in zip(several, names, taken, strict=False)
+    ]
+
+
+def _worth_own(tiles: Tiles) -> tuple[str, ...]:
+    """Return the stages that kernels of ours are tried for."""
     if limits().any_speed:  # without a choice that depends on the clock
-        names = ()
-    ours = replace(tiles, own=names).kernel.seconds(given) if names else {}
+        return ()
+    return tuple(name for name, count in tiles.kernel.flops().items() if count >= _WORTH_OWN)
+
+
+def _with_fastest(
+    tiles: Tiles, seconds: Mapping[str, float], ours: Mapping[str, float]
+) -> tuple[float, Tiles]:
+    """Return the seconds of a turn, and tiles that take the kernels of ours that are faster."""
     # Where nothing between products is timed, a kernel of ours is taken to be the faster one.
-    own = tuple(name for name in names if name in ours and ours[name] < seconds.get(name, inf))
-    across = _ACROSS if tiles.last and kernel.reduces and not own else 1.0
+    own = tuple(name for name in ours if ours[name] < seconds.get(name, inf))
+    across = _ACROSS if tiles.last and tiles.kernel.reduces and not own else 1.0
     taken = {**seconds, **{name: ours[name] for name in own}}
     return across * sum(taken.values()), replace(tiles, own=own)

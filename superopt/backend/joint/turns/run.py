@@ -24,9 +24,9 @@ from superopt.rivals.inductor import alone, compiled_by_inductor
 from superopt.trace.run import TORCH_DTYPES, Evaluation, Value
 from superopt.tune.measure import shortest_call_us
 
-__all__ = ["TiledKernel"]
+__all__ = ["TiledKernel", "seconds_together"]
 
-_TIMES, _LONG_US = 5, 1e5  # how often a stage is timed once more that took less than so many microseconds
+_TIMES, _LONG_S = 6, 0.1  # how often a stage is timed that takes fewer seconds
 _FEW_TURNS = 2  # with so few turns, no copy of an operand is kept in the dtype of products
 _MOST_CODE = 32
 _FACTOR = "factor "  # before the name of an input, as products read it
@@ -78,8 +78,11 @@ class TiledKernel:
         del shared
         return {**_computed(tiling.after, {**known, **whole}), **{name: whole[name] for name in tiling.rows}}
 
-    def seconds(self, given: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return how long the products of a turn take, and all that kernels of ours compute, by name."""
+    def timed_stages(self, given: Mapping[str, Tensor]) -> dict[str, Callable[[], object]]:
+        """Return what a turn runs to make its products, and all that kernels of ours compute, by name.
+
+        Each has run once, so that its code is there.
+        """
         tiling, goal = self.tiling, self.tiling.goal
         known = self._factored({**given, **_computed(tiling.before, given)})
         wholes = [one.port for one in goal.outputs if one.port.name in tiling.rows]
@@ -87,7 +90,7 @@ class TiledKernel:
         known |= {one.port.name: _empty(goal, one.port, given).zero_() for one in tiling.products}
         place = range(min(self.rows, goal.sizes[tiling.axis]))
         tensors = self._tensors(place, known, [one.fill_(1.0) for one in self._shared()])
-        taken = dict[str, float]()
+        found = dict[str, Callable[[], object]]()
         for step in self.stages.steps:
             own = step.name in self._own
             if isinstance(step, Between) and not (own and tensors.keys() >= set(step.reads)):
@@ -95,8 +98,8 @@ class TiledKernel:
             run = partial(self._run, step, len(place), tensors)
             tensors |= run()
             if not own or self._is_made(step.name):
-                taken[step.name] = _seconds(run)
-        return taken
+                found[step.name] = run
+        return found
 
     def _is_made(self, name: str) -> bool:
         """Whether kernels of ours compute a stage that came before."""
@@ -297,11 +300,20 @@ class TiledKernel:
         return dict(zip(names, code(*inputs), strict=True))
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    """Return the time of the shortest of a few calls, or of one long call, which varies little."""
-    first, more = (partial(shortest_call_us, run, (), calls, lambda: None) for calls in (1, _TIMES))
-    us = first()
-    return (us if us >= _LONG_US else min(us, more())) / 1e6
+def seconds_together(kernels: Iterable[TiledKernel], given: Mapping[str, Tensor]) -> list[dict[str, float]]:
+    """Return how long each timed stage of some kernels takes, by name.
+
+    The stages run one after another, as in a turn, and the kernels in rounds, so that all meet the same
+    caches and the same neighbors; the shortest time of each counts. What takes long is run once.
+    """
+    several = [one.timed_stages(given) for one in kernels]
+    taken: list[dict[str, float]] = [dict.fromkeys(stages, inf) for stages in several]
+    for _ in range(_TIMES):
+        for stages, found in zip(several, taken, strict=True):
+            for name, run in stages.items():
+                if found[name] == inf or found[name] < _LONG_S:
+                    found[name] = min(found[name], shortest_call_us(run, (), 1, lambda: None) / 1e6)
+    return taken
 
 
 def _code_of(graph: Graph, inputs: list[Tensor], at: Mapping[str, int]) -> Callable[..., Any]:

@@ -1,0 +1,114 @@
+"""Accumulate: rows of a gradient are added where another gradient of the same weight lies already.
+
+A weight that embeds words and is the last layer, too, has two gradients. PyTorch makes one of zeros for the
+rows that were looked up, as large as the weight, and adds both. Here the rows are added to the other one:
+nothing of that size is filled, read, or held for it.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from superopt.rivals.aten import value_of
+from superopt.trace.capture.tape import is_view
+
+__all__ = ["add_rows_in_place", "adds_rows"]
+
+_MASKED = torch.ops.aten._unsafe_masked_index_put_accumulate.default
+_PUTS = (torch.ops.aten.index_put.default, torch.ops.aten._unsafe_index_put.default)
+_DTYPES = torch.float32, torch.float64  # in others a sum of many small numbers would be rounded too often
+
+
+def adds_rows(node: fx.Node) -> bool:
+    """Whether a node adds to some rows of its first operand."""
+    return node.target in _PUTS and len(node.args) > 3 and node.args[3] is True
+
+
+def add_rows_in_place(graph: fx.Graph) -> int:
+    """Let rows be added to the gradient that is added to them afterwards; return to how many.
+
+    Inductor writes them where that gradient lies, as long as nothing else reads it.
+    """
+    count = 0
+    for node in list(graph.nodes):
+        if node.target is not torch.ops.aten.add.Tensor or node.kwargs or len(node.args) != 2:
+            continue
+        for other, rows in (node.args, node.args[::-1]):
+            if _may_add(other, rows, node):
+                _add(graph, node, other, rows)
+                count += 1
+                break
+    if count:
+        graph.eliminate_dead_code()
+    return count
+
+
+def _may_add(other: Any, rows: Any, total: fx.Node) -> bool:
+    """Whether some rows may be added to another gradient in place of both to each other."""
+    if not (isinstance(other, fx.Node) and isinstance(rows, fx.Node)) or len(rows.users) != 1:
+        return False
+    if not (rows.target is _MASKED or adds_rows(rows)) or not _is_zero(rows.args[0]):
+        return False
+    values = [value_of(one) for one in (other, rows, total)]
+    if not all(isinstance(one, Tensor) and one.device.type == "cpu" for one in values):
+        return False
+    if values[0].dtype not in _DTYPES or len({(one.dtype, one.shape, one.stride()) for one in values}) != 1:
+        return False
+    return _is_alone(other)
+
+
+def _is_zero(node: Any) -> bool:
+    full = isinstance(node, fx.Node) and node.target is torch.ops.aten.full.default
+    return full and len(node.users) == 1 and node.args[1] == 0
+
+
+def _is_alone(node: fx.Node) -> bool:
+    """Whether the graph makes a value that only one operator reads, whatever views there are between."""
+    while len(node.users) == 1 and is_view(node.target):
+        node = node.all_input_nodes[0]
+    return len(node.users) == 1 and node.op == "call_function" and not is_view(node.target)
+
+
+def _add(graph: fx.Graph, total: fx.Node, other: fx.Node, rows: fx.Node) -> None:
+    """Replace a sum by rows that are added to the other summand."""
+    target: Any = rows.target
+    indices: Any
+    with graph.inserting_before(total):
+        if target is _MASKED:
+            _, mask, indices, values = rows.args
+            sizes = value_of(other).shape
+            indices = [_within(graph, one, size, total) for one, size in zip(indices, sizes, strict=False)]
+            zero = _number(graph, 0, value_of(other).dtype, total)
+            values = _call(graph, torch.ops.aten.where.self, mask, values, zero, at=total)
+            target = torch.ops.aten._unsafe_index_put.default
+        else:
+            _, indices, values = rows.args[:3]
+        made = graph.call_function(target, (other, indices, values, True))
+    made.meta = dict(total.meta)
+    total.replace_all_uses_with(made)
+    graph.erase_node(total)
+
+
+def _within(graph: fx.Graph, index: Any, size: int, at: fx.Node) -> Any:
+    """Return an index that is within a size where it was not, as masked rows are anywhere."""
+    if index is None:
+        return None
+    least, most = (_number(graph, one, value_of(index).dtype, at) for one in (-size, size - 1))
+    below = _call(graph, torch.ops.aten.minimum.default, index, most, at=at)
+    return _call(graph, torch.ops.aten.maximum.default, below, least, at=at)
+
+
+def _number(graph: fx.Graph, number: int, dtype: torch.dtype, at: fx.Node) -> fx.Node:
+    device = torch.device("cpu")
+    return _call(graph, torch.ops.aten.full.default, [], number, at=at, dtype=dtype, device=device)
+
+
+def _call(graph: fx.Graph, target: Any, *args: Any, at: fx.Node, **settings: Any) -> fx.Node:
+    made = graph.call_function(target, args, settings)
+    given = [value_of(one) if isinstance(one, fx.Node) else one for one in args]
+    mode = torch._guards.detect_fake_mode(value_of(at))
+    assert mode is not None
+    with mode:
+        made.meta = {**at.meta, "val": target(*given, **settings)}
+    return made
