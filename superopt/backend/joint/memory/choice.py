@@ -188,23 +188,22 @@ def choices_within_time(
 
     The first one holds half of PyTorch's bytes for the least time; safer ones follow.
     """
-    allowed_s = MORE_TIME * step_s
-    fast = [one for one in choices if one.more_s <= allowed_s]
-    few = [one for one in fast if one.bytes <= _SHARE * pytorch_bytes]
+    allowed_s, half = MORE_TIME * step_s, _SHARE * pytorch_bytes
+    surely = [one for one in choices if one.turns_s + _DOUBT * one.remade_s <= allowed_s]
     found = list[StepChoice]()
-    if few:
-        most = min(one.more_s for one in few) + _HARDLY * step_s
-        found.append(min((one for one in few if one.more_s <= most), key=lambda one: one.bytes))
-        found.append(min(few, key=_by_time))
-    for share in (1.0, 1 / _DOUBT):
-        several = [one for one in fast if one.more_s <= share * allowed_s]
-        if several and not few:
-            found.append(_least(several))
-    plain = [one for one in fast if one.turns is None and one.more_s <= allowed_s / _DOUBT]
+    for fast in ([one for one in choices if one.more_s <= allowed_s], surely):
+        few = [one for one in fast if one.bytes <= half]
+        if few:
+            most = min(one.more_s for one in few) + _HARDLY * step_s
+            found.append(min((one for one in few if one.more_s <= most), key=lambda one: one.bytes))
+            found.append(min(few, key=_by_time))
+        elif fast:
+            found.append(_least(fast))
+    plain = [one for one in surely if one.turns is None]
     if plain:  # the cost of turns is known from a race of the part alone only
         found.append(_least(plain))
     tried = list(dict.fromkeys(one for one in found if one.is_ours))
-    return tried, [one for one in tried if one.turns_s + _DOUBT * one.remade_s <= allowed_s]
+    return tried, [one for one in tried if one in surely]
 
 
 def choices_within_bytes(choices: Sequence[StepChoice], bytes_: int) -> list[StepChoice]:
