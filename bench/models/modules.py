@@ -50,6 +50,7 @@ _POINTWISE: dict[str, Layer] = {
     "detached": lambda x: x * x.detach().sigmoid(),
     "half": lambda x: x.to(torch.bfloat16).to(x.dtype) + x,
 }
+_TIED = ("once", "twice", "padded", "by index")
 _KINDS = ("linear", "norm", "rms", "pointwise", "gated", "attention", "by hand", "residual", "checkpoint")
 
 
@@ -68,6 +69,10 @@ class RandomModule(nn.Module):
         self.loss = draw.choice(["entropy", "square", "several", "sum"])
         self.told.append(self.loss)
         self.shape = draw.choice([(1, 1), (2, 7), (3, 9), (1, 33)])
+        self.tied = draw.choice(("", "", *_TIED))
+        if self.tied:  # the last layer is that of words, which are read as well
+            self.told.append(f"tied {self.tied}")
+            self.words = self.head.weight
 
     def _weight(self, *shape: int) -> None:
         self.weights.append(nn.Parameter(torch.randn(*shape) / shape[-1] ** 0.5))
@@ -128,8 +133,17 @@ class RandomModule(nn.Module):
             made = scores.softmax(-1) @ v
         return made.transpose(1, 2).reshape(rows, tokens, n)
 
+    def _read(self, ids: Tensor) -> Tensor:
+        """Return the words of some numbers."""
+        if self.tied == "by index":
+            return self.words[ids - len(self.words)]
+        found = F.embedding(ids, self.words, padding_idx=1 if self.tied == "padded" else None)
+        return found * F.embedding(ids.flip(-1), self.words) if self.tied == "twice" else found
+
     def forward(self, x: Tensor, y: Tensor) -> Any:
         """Return a loss, or a loss and what is made beside it."""
+        if self.tied:
+            x = x + self._read((7 * y.cumsum(-1)) % len(self.words))
         for one in self.layers:
             x = one(x)
         z = self.head(x)

@@ -17,7 +17,7 @@ from .steps import Model, plain, step, words
 
 
 def passes(
-    *, returned: bool = False, read: bool = False, is_view: bool = False
+    *, returned: bool = False, read: bool = False, is_view: bool = False, rows: str = ""
 ) -> tuple[fx.GraphModule, ...]:
     """Return a forward pass in which a plan makes a gradient, and a backward pass that scales it."""
     value, number = torch.empty(4, 8, device="meta"), torch.empty((), device="meta")
@@ -32,7 +32,12 @@ def passes(
     gradient, tangent = backward.placeholder(saved.name), backward.placeholder("tangents_1")
     by = backward.call_function(torch.ops.aten.mul.Tensor, (gradient, tangent))
     more = [backward.call_function(torch.ops.aten.neg.default, (gradient,))] if read else []
-    backward.output((by, *more))
+    if rows:
+        others = (backward.placeholder("other"), [backward.placeholder("at")])
+        given = (by, others[1], others[0]) if rows == "added to it" else (others[0], others[1], by)
+        put = backward.call_function(torch.ops.aten._unsafe_index_put.default, (*given, True))
+        put.meta["val"] = value
+    backward.output((put if rows else by, *more))
     for node in (gradient, by, *more):
         node.meta["val"] = value
     tangent.meta["val"] = number
@@ -41,10 +46,17 @@ def passes(
 
 @pytest.mark.parametrize(
     ("told", "count"),
-    [({}, 1), ({"returned": True}, 0), ({"read": True}, 0), ({"is_view": True}, 0)],
-    ids=["alone", "returned", "read", "view"],
+    [
+        ({}, 1),
+        ({"returned": True}, 0),
+        ({"read": True}, 0),
+        ({"is_view": True}, 0),
+        ({"rows": "added to it"}, 1),
+        ({"rows": "it is added"}, 0),
+    ],
+    ids=["alone", "returned", "read", "view", "rows", "as rows"],
 )
-def test_what_nobody_else_reads_is_scaled(told: dict[str, bool], count: int) -> None:
+def test_what_nobody_else_reads_is_scaled(told: dict[str, Any], count: int) -> None:
     forward, backward = passes(**told)
     with small(least_bytes=1):
         assert scale_in_place(forward, backward, 1 + told.get("returned", False)) == count

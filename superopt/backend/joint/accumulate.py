@@ -5,19 +5,27 @@ rows that were looked up, as large as the weight, and adds both. Here the rows a
 nothing of that size is filled, read, or held for it.
 """
 
+from math import inf, prod
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from superopt.backend.joint.memory.values import is_view
+from superopt.backend.joint.piece import bytes_made
 from superopt.rivals.aten import value_of
-from superopt.trace.capture.tape import is_view
 
 __all__ = ["add_rows_in_place", "adds_rows"]
 
 _MASKED = torch.ops.aten._unsafe_masked_index_put_accumulate.default
 _PUTS = (torch.ops.aten.index_put.default, torch.ops.aten._unsafe_index_put.default)
 _DTYPES = torch.float32, torch.float64  # in others a sum of many small numbers would be rounded too often
+
+_MOST_ROWS = 4096
+"""Of so many rows at most: each is rounded to the digits that the other gradient has in the same place.
+
+PyTorch adds up small rows by themselves, a million of which would be lost here.
+"""
 
 
 def adds_rows(node: fx.Node) -> bool:
@@ -45,7 +53,7 @@ def add_rows_in_place(graph: fx.Graph) -> int:
 
 
 def _may_add(other: Any, rows: Any, total: fx.Node) -> bool:
-    """Whether some rows may be added to another gradient in place of both to each other."""
+    """Whether some rows may be added where another gradient lies, of which nothing else reads either."""
     if not (isinstance(other, fx.Node) and isinstance(rows, fx.Node)) or len(rows.users) != 1:
         return False
     if not (rows.target is _MASKED or adds_rows(rows)) or not _is_zero(rows.args[0]):
@@ -53,9 +61,19 @@ def _may_add(other: Any, rows: Any, total: fx.Node) -> bool:
     values = [value_of(one) for one in (other, rows, total)]
     if not all(isinstance(one, Tensor) and one.device.type == "cpu" for one in values):
         return False
+    if not all(isinstance(size, int) for one in values for size in (*one.shape, *one.stride())):
+        return False
     if values[0].dtype not in _DTYPES or len({(one.dtype, one.shape, one.stride()) for one in values}) != 1:
         return False
-    return _is_alone(other)
+    return _count(rows) <= _MOST_ROWS and _is_alone(other)
+
+
+def _count(rows: fx.Node) -> float:
+    """Return how many rows are added, at most."""
+    indices: Any = rows.args[2 if rows.target is _MASKED else 1]
+    shapes = [value_of(one).shape for one in indices if one is not None]
+    known = all(isinstance(size, int) for shape in shapes for size in shape)
+    return prod(torch.broadcast_shapes(*shapes)) if known else inf
 
 
 def _is_zero(node: Any) -> bool:
@@ -64,10 +82,13 @@ def _is_zero(node: Any) -> bool:
 
 
 def _is_alone(node: fx.Node) -> bool:
-    """Whether the graph makes a value that only one operator reads, whatever views there are between."""
-    while len(node.users) == 1 and is_view(node.target):
+    """Whether the graph makes a value that only one operator reads, as it is or all of it as a view."""
+    size = bytes_made(node)
+    while is_view(node):
+        if len(node.users) != 1 or bytes_made(node) != size:
+            return False
         node = node.all_input_nodes[0]
-    return len(node.users) == 1 and node.op == "call_function" and not is_view(node.target)
+    return bytes_made(node) == size and len(node.users) == 1 and node.op == "call_function"
 
 
 def _add(graph: fx.Graph, total: fx.Node, other: fx.Node, rows: fx.Node) -> None:
@@ -91,7 +112,7 @@ def _add(graph: fx.Graph, total: fx.Node, other: fx.Node, rows: fx.Node) -> None
 
 
 def _within(graph: fx.Graph, index: Any, size: int, at: fx.Node) -> Any:
-    """Return an index that is within a size where it was not, as masked rows are anywhere."""
+    """Return an index between the ends of an axis: that of a masked row may be anything."""
     if index is None:
         return None
     least, most = (_number(graph, one, value_of(index).dtype, at) for one in (-size, size - 1))

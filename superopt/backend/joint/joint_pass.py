@@ -73,7 +73,7 @@ class JointPass(CustomGraphPass):
         return None if known is None or not all(before) else (b"joint 3", known, *before)
 
     def __call__(self, graph: fx.Graph) -> None:
-        """Run the user's passes, and replace a part; a fault of ours leaves the graph as it is."""
+        """Run the user's passes, and replace a part; after a fault of ours the graph computes the same."""
         for one in self.before:
             one(graph)
         self._turned = None

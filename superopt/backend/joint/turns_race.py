@@ -131,7 +131,7 @@ def _raced_turns(blank: Decision, found: InTurns, target: Target, ledger: Ledger
     if isinstance(options.memory, int):  # none holds more than is told
         several.sort(key=lambda pair: -pair[1].speed)
     else:
-        several.reverse()
+        several.sort(key=lambda pair: pair[1].bytes)
     return several[0][0], found.with_turns(tuple(one for _, one in several), target.name)
 
 
@@ -174,7 +174,7 @@ def _raced(
         "turns",
         "whole",
         [()],
-        seconds=limits().race_s * (1 if memory == "fast" else _CLOSE),
+        seconds=limits().race_s * (_CLOSE if memory == "balanced" else 1),
         most_seconds=0.0 if inductor.is_long else limits().most_race_s,
         times=partial(target.times, least_rounds=_ROUNDS) if inductor.is_long else target.times,
     )

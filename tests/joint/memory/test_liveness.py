@@ -1,6 +1,7 @@
 """Liveness: what a step is expected to hold at once, and choices that would hold more than Inductor's."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from superopt.backend.joint.limits import changed
 from superopt.backend.joint.memory import choice
-from superopt.backend.joint.memory.choice import StepChoice
+from superopt.backend.joint.memory.choice import StepChoice, choices_within_time
 from superopt.backend.joint.memory.kept import KeepOptions, KeptValues, Passes
 from superopt.backend.joint.memory.liveness import Liveness
 from superopt.backend.joint.memory.parts import handed_on
@@ -122,6 +123,64 @@ def test_what_is_left_out_of_the_bytes_that_pass(loss: Callable[..., Tensor]) ->
     held = Liveness(seen.keep_options.passes).peak((), seen.keep_options.remade(()))
     leaves = 4 * (sum(one.numel() for one in given) + 1)  # the gradients and the loss
     assert held.without_gradients.bytes < held.with_gradients.bytes <= held.without_gradients.bytes + leaves
+
+
+def test_a_gradient_counts_as_one_before_it_is_whole() -> None:
+    """Before: the zeros to which rows are added counted as memory that passes."""
+    weight = torch.randn(512, 8)
+
+    def loss(weight: Tensor) -> Tensor:
+        return torch.nn.functional.embedding(torch.arange(4), weight).tanh().sum()
+
+    seen = Seen(loss, "fast", weight)
+    held = Liveness(seen.keep_options.passes).peak((), seen.keep_options.remade(()))
+    assert held.without_gradients.bytes < weight.nbytes / 2
+    assert held.with_gradients.bytes >= weight.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """A choice of so many bytes, which takes longer by shares of a step of one second."""
+
+    bytes: int
+    turns_s: float
+    remade_s: float
+    turns: object = None
+
+    is_ours = True
+
+    @property
+    def more_s(self) -> float:
+        return self.turns_s + self.remade_s
+
+    @property
+    def values(self) -> "Told":
+        return self
+
+
+SURE, DOUBTFUL, PLAIN = Told(60, 0.02, 0.001, "turns"), Told(45, 0.02, 0.02, "turns"), Told(90, 0.0, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("choices", "tried", "surely"),
+    [
+        ([SURE, DOUBTFUL, PLAIN], [DOUBTFUL, SURE, PLAIN], [SURE, PLAIN]),
+        ([DOUBTFUL, PLAIN], [DOUBTFUL, PLAIN], [PLAIN]),
+        ([SURE, PLAIN], [SURE, PLAIN], [SURE, PLAIN]),
+        ([PLAIN], [PLAIN], [PLAIN]),
+        ([Told(10, 0.06, 0.0), Told(10, 0.0, 0.06)], [], []),
+        ([Told(10, 0.0, 0.04)], [Told(10, 0.0, 0.04)], []),
+    ],
+    ids=["all", "doubtful", "sure", "plain", "slow", "only doubtful"],
+)
+def test_the_best_that_surely_costs_little_follows(
+    choices: list[Told], tried: list[Told], surely: list[Told]
+) -> None:
+    """Before: where half of the bytes was in reach at some risk, all other turns were left out."""
+    found: Any = choices_within_time(choices, 100, 1.0)  # type: ignore[arg-type]
+    assert [[(one.bytes, one.more_s) for one in several] for several in found] == [
+        [(one.bytes, one.more_s) for one in several] for several in (tried, surely)
+    ]
 
 
 def test_layers_are_made_again_one_after_another() -> None:

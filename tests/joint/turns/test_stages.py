@@ -164,6 +164,33 @@ def test_within_a_number_of_bytes_the_clock_decides_alone(monkeypatch: pytest.Mo
     assert [(one.rows, one.last) for one in found] == [(32, True), (64, False), (32, False)]
 
 
+def test_the_best_of_about_each_size_is_raced_for_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: a larger turn was left out where its stages alone took a little longer, without a race."""
+    function = lambda x, w: (x @ w.t()).softmax(-1) @ w  # noqa: E731
+    graph = trace(function, torch.randn(96, K), torch.randn(N, K), for_proof=True).graph
+    tiles = Tiles(graph, graph.inputs[0].dims[0][0], 1, 4 * 96 * N - 1)
+    took = {48: 1.05, 32: 1.0, 24: 1.1}
+
+    def seconds(kernel: TiledKernel) -> dict[str, float]:
+        return {"product": took[kernel.rows] * kernel.rows}
+
+    monkeypatch.setattr(choice, "seconds_together", lambda kernels, given: [*map(seconds, kernels)])
+    monkeypatch.setattr(TiledKernel, "flops", lambda kernel: {})
+    with changed(product_flops=1, turn_bytes=1 << 20):
+        assert [one.rows for one in choice.chosen([tiles], {}, "balanced")] == [24, 48, 32]
+        assert [one.rows for one in choice.chosen([tiles], {}, "fast")] == [24, 32]
+
+
+def test_stages_that_were_not_tried_are_not_ours() -> None:
+    """Before: a product too small for a kernel of ours became one where its second time was the shorter."""
+    graph = trace(lambda x, w: x @ w, torch.randn(4, 4), torch.randn(4, 4)).graph
+    tiles = Tiles(graph, "m", 1, 1)
+    both, halved = {"large": 2.0, "small": 2.0}, {"large": 1.0, "small": 1.0}
+    seconds, made = choice._with_fastest(tiles, ("large",), both, halved)
+    assert made.own == ("large",)
+    assert seconds == 3.0
+
+
 @pytest.mark.parametrize(
     ("size", "most", "over", "rows"),
     [

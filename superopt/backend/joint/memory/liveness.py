@@ -118,8 +118,8 @@ class Liveness:
         last = _Pass(self.known, self.passes.last(remade), {*self.passes.gradients}, given)
         left = {memory for node in self.passes.gradients if (memory := last.memory_of(node)) is not None}
         dropped = {one._replace(is_given=True) for one in {*handed.values()} - leaving}
-        lying = last.with_earlier(left, left, dropped)
-        staying = leaving | lying | {one._replace(is_given=False) for one in lying if one.is_given}
+        early = {one for one in last.with_earlier(left, left, dropped) if one.is_given}
+        staying = leaving | left | {one._replace(is_given=False) for one in early}
         lasting = leaving | {*handed.values()}
         peaks = []
         for uncounted in (set[_Memory](), staying):
@@ -277,14 +277,15 @@ class _Pass:
         self, several: Collection[_Memory], lasting: Collection[_Memory], given: Collection[_Memory]
     ) -> set[_Memory]:
         """Return some memory with what lies there before: a gradient is 0 first, and then added to."""
-        found, ends = {*several}, self._ends({*self.readers} - {*lasting})
+        found, donated = {*several}, torch._functorch.config.donated_buffer
         for at, node in reversed([*enumerate(self.written)]):
-            memory = _Memory(node)
-            if memory in found and len(self.known.results[node]) == 1:
-                size = self.known.bytes_of(memory)
-                over = (one for one in ends.get(at, ()) if not one.is_given or one in given)
-                over = (one for one in over if self.known.bytes_of(one) == size)
-                found.update([one for one in over if self._is_written_over(one)][:1])
+            if operator_name(node) not in _WRITES_INTO or _Memory(node) not in found:
+                continue
+            before = self.memory_of(node.all_input_nodes[0])
+            if before is None or before in lasting or self.last_read.get(before) != at:
+                continue
+            if self._is_written_over(before) and (not before.is_given or (donated and before in given)):
+                found.add(before)
         return found
 
     def _ends(self, several: Collection[_Memory]) -> dict[int, list[_Memory]]:

@@ -78,8 +78,8 @@ def least_speed(memory: Memory, share: float) -> float:
 def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -> list[Tiles]:
     """Return tiles whose products take the least time or little more, the fastest last.
 
-    Those before take less memory. Of a number of bytes all take as much as is told or less, so that they need
-    only be fast.
+    With "fast" those before take less memory. Of a number of bytes all take as much as is told or less, so
+    that they need only be fast.
     """
     taken = list[tuple[float, int, Tiles]]()
     for tiles in ways:
@@ -106,11 +106,12 @@ def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -
     if memory == "fast" or limits().any_speed:
         return _faster_with_more(taken, most)[-_MOST_FAST if memory == "fast" else 0 :][:_MOST]
     # Stages alone do not tell well which turns are fast: the best of about each size is raced.
-    fastest = dict[int, Tiles]()
+    fastest = dict[int, tuple[float, Tiles]]()
     for seconds_of_all, size, made in sorted(taken, key=lambda one: one[0]):
         if seconds_of_all <= most:
-            fastest.setdefault(round(2 * log2(max(size, 1))), made)
-    return list(reversed(fastest.values()))[-_MOST:]
+            fastest.setdefault(round(3 * log2(max(size, 1))), (seconds_of_all, made))
+    smallest = [fastest[size] for size in sorted(fastest)][:_MOST]
+    return [made for _, made in sorted(smallest, key=lambda one: -one[0])]
 
 
 def _faster_with_more(taken: Iterable[tuple[float, int, Tiles]], most: float) -> list[Tiles]:
@@ -163,7 +164,7 @@ def _timed(several: Sequence[Tiles], given: Mapping[str, Tensor]) -> list[tuple[
     taken = seconds_together([one.kernel for one in (*several, *ours)], given)
     by_ours = iter(taken[len(several) :])
     return [
-        _with_fastest(one, seconds, next(by_ours) if own else {})
+        _with_fastest(one, own, seconds, next(by_ours) if own else {})
         for one, own, seconds in zip(several, names, taken, strict=False)
     ]
 
@@ -176,11 +177,11 @@ def _worth_own(tiles: Tiles) -> tuple[str, ...]:
 
 
 def _with_fastest(
-    tiles: Tiles, seconds: Mapping[str, float], ours: Mapping[str, float]
+    tiles: Tiles, tried: Sequence[str], seconds: Mapping[str, float], ours: Mapping[str, float]
 ) -> tuple[float, Tiles]:
-    """Return the seconds of a turn, and tiles that take the kernels of ours that are faster."""
+    """Return the seconds of a turn, and tiles that take kernels of ours, of those tried, where faster."""
     # Where nothing between products is timed, a kernel of ours is taken to be the faster one.
-    own = tuple(name for name in ours if ours[name] < seconds.get(name, inf))
+    own = tuple(name for name in tried if name in ours and ours[name] < seconds.get(name, inf))
     across = _ACROSS if tiles.last and tiles.kernel.reduces and not own else 1.0
     taken = {**seconds, **{name: ours[name] for name in own}}
     return across * sum(taken.values()), replace(tiles, own=own)

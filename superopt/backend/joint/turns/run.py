@@ -78,25 +78,30 @@ class TiledKernel:
         del shared
         return {**_computed(tiling.after, {**known, **whole}), **{name: whole[name] for name in tiling.rows}}
 
-    def timed_stages(self, given: Mapping[str, Tensor]) -> dict[str, Callable[[], object]]:
-        """Return what a turn runs to make its products, and all that kernels of ours compute, by name.
-
-        Each has run once, so that its code is there.
-        """
+    def turned_tensors(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what turns read and write, beside what they share, by name."""
         tiling, goal = self.tiling, self.tiling.goal
-        known = self._factored({**given, **_computed(tiling.before, given)})
+        known = {**given, **_computed(tiling.before, given)}
         wholes = [one.port for one in goal.outputs if one.port.name in tiling.rows]
         known |= {port.name: _empty(goal, port, given) for port in wholes}
-        known |= {one.port.name: _empty(goal, one.port, given).zero_() for one in tiling.products}
+        return known | {one.port.name: _empty(goal, one.port, given).zero_() for one in tiling.products}
+
+    def timed_stages(self, tensors: Mapping[str, Tensor]) -> dict[str, Callable[[], object]]:
+        """Return what a turn runs to make its products, and all that kernels of ours compute, by name.
+
+        Each has run once, so that its code is there. Kernels that differ in their order and in what is ours
+        may be given the same tensors.
+        """
+        known, tiling, goal = self._factored(tensors), self.tiling, self.tiling.goal
         place = range(min(self.rows, goal.sizes[tiling.axis]))
-        tensors = self._tensors(place, known, [one.fill_(1.0) for one in self._shared()])
+        places = self._tensors(place, known, [one.fill_(1.0) for one in self._shared()])
         found = dict[str, Callable[[], object]]()
         for step in self.stages.steps:
             own = step.name in self._own
-            if isinstance(step, Between) and not (own and tensors.keys() >= set(step.reads)):
+            if isinstance(step, Between) and not (own and places.keys() >= set(step.reads)):
                 continue
-            run = partial(self._run, step, len(place), tensors)
-            tensors |= run()
+            run = partial(self._run, step, len(place), places)
+            places |= run()
             if not own or self._is_made(step.name):
                 found[step.name] = run
         return found
@@ -300,13 +305,14 @@ class TiledKernel:
         return dict(zip(names, code(*inputs), strict=True))
 
 
-def seconds_together(kernels: Iterable[TiledKernel], given: Mapping[str, Tensor]) -> list[dict[str, float]]:
-    """Return how long each timed stage of some kernels takes, by name.
+def seconds_together(kernels: Sequence[TiledKernel], given: Mapping[str, Tensor]) -> list[dict[str, float]]:
+    """Return how long each timed stage takes of kernels of one tiling, in any order of axes, by name.
 
     The stages run one after another, as in a turn, and the kernels in rounds, so that all meet the same
-    caches and the same neighbors; the shortest time of each counts. What takes long is run once.
+    caches and the same neighbors; the shortest time of each counts. What takes long is timed once.
     """
-    several = [one.timed_stages(given) for one in kernels]
+    tensors = kernels[0].turned_tensors(given)
+    several = [one.timed_stages(tensors) for one in kernels]
     taken: list[dict[str, float]] = [dict.fromkeys(stages, inf) for stages in several]
     for _ in range(_TIMES):
         for stages, found in zip(several, taken, strict=True):
