@@ -73,7 +73,9 @@ def _count(rows: fx.Node) -> float:
     indices: Any = rows.args[2 if rows.target is _MASKED else 1]
     shapes = [value_of(one).shape for one in indices if one is not None]
     known = all(isinstance(size, int) for shape in shapes for size in shape)
-    return prod(torch.broadcast_shapes(*shapes)) if known else inf
+    longest = max(map(len, shapes), default=0)
+    aligned = ([1] * (longest - len(shape)) + list(shape) for shape in shapes)
+    return prod(map(max, zip(*aligned, strict=True))) if known else inf
 
 
 def _is_zero(node: Any) -> bool:
