@@ -72,7 +72,6 @@ class RandomModule(nn.Module):
         self.tied = draw.choice(("", "", *_TIED))
         if self.tied:  # the last layer is that of words, which are read as well
             self.told.append(f"tied {self.tied}")
-            self.words = self.head.weight
 
     def _weight(self, *shape: int) -> None:
         self.weights.append(nn.Parameter(torch.randn(*shape) / shape[-1] ** 0.5))
@@ -135,15 +134,16 @@ class RandomModule(nn.Module):
 
     def _read(self, ids: Tensor) -> Tensor:
         """Return the words of some numbers."""
+        words = self.head.weight
         if self.tied == "by index":
-            return self.words[ids - len(self.words)]
-        found = F.embedding(ids, self.words, padding_idx=1 if self.tied == "padded" else None)
-        return found * F.embedding(ids.flip(-1), self.words) if self.tied == "twice" else found
+            return words[ids - len(words)]
+        found = F.embedding(ids, words, padding_idx=1 if self.tied == "padded" else None)
+        return found * F.embedding(ids.flip(-1), words) if self.tied == "twice" else found
 
     def forward(self, x: Tensor, y: Tensor) -> Any:
         """Return a loss, or a loss and what is made beside it."""
         if self.tied:
-            x = x + self._read((7 * y.cumsum(-1)) % len(self.words))
+            x = x + self._read((7 * y.cumsum(-1)) % len(self.head.weight))
         for one in self.layers:
             x = one(x)
         z = self.head(x)
