@@ -14,6 +14,7 @@ __all__ = [
     "MATMULS",
     "ROLES",
     "VIEWS",
+    "add_call",
     "bytes_of",
     "flops_of",
     "heavy",
@@ -228,3 +229,12 @@ def tensors_in(value: Any) -> list[Tensor]:
     """Return the tensors of a node's value."""
     items = value if isinstance(value, tuple | list) else (value,)
     return [one for one in items if isinstance(one, Tensor)]
+
+
+def add_call(graph: fx.Graph, mode: Any, target: Any, *arguments: Any, **named: Any) -> fx.Node:
+    """Add a call to a graph, and note what it makes: fake tensors in a mode of these, if there is one."""
+    made = graph.call_function(target, arguments, named)
+    known: Any = fx.map_arg((arguments, named), value_of)
+    with mode or torch.no_grad():
+        made.meta["val"] = target(*known[0], **known[1])
+    return made

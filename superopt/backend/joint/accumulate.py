@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 from superopt.backend.joint.memory.values import is_view
 from superopt.backend.joint.piece import bytes_made
-from superopt.rivals.aten import value_of
+from superopt.rivals.aten import add_call, value_of
 
 __all__ = ["add_rows_in_place", "adds_rows"]
 
@@ -97,41 +97,33 @@ def _add(graph: fx.Graph, total: fx.Node, other: fx.Node, rows: fx.Node) -> None
     """Replace a sum by rows that are added to the other summand."""
     target: Any = rows.target
     indices: Any
+    value, aten = value_of(other), torch.ops.aten
+    mode = torch._guards.detect_fake_mode(value)
+
+    def called(*given: Any, **named: Any) -> fx.Node:
+        made = add_call(graph, mode, *given, **named)
+        made.meta = {**total.meta, **made.meta}
+        return made
+
+    def number(one: int, dtype: torch.dtype) -> fx.Node:
+        return called(aten.full.default, [], one, dtype=dtype, device=value.device)
+
+    def within(index: Any, size: int) -> Any:
+        """Return an index between the ends of an axis: that of a masked row may be anything."""
+        if index is None:
+            return None
+        least, most = (number(one, value_of(index).dtype) for one in (-size, size - 1))
+        return called(aten.maximum.default, called(aten.minimum.default, index, most), least)
+
     with graph.inserting_before(total):
         if target is _MASKED:
             _, mask, indices, values = rows.args
-            sizes = value_of(other).shape
-            indices = [_within(graph, one, size, total) for one, size in zip(indices, sizes, strict=False)]
-            zero = _number(graph, 0, value_of(other).dtype, total)
-            values = _call(graph, torch.ops.aten.where.self, mask, values, zero, at=total)
-            target = torch.ops.aten._unsafe_index_put.default
+            indices = [within(one, size) for one, size in zip(indices, value.shape, strict=False)]
+            values = called(aten.where.self, mask, values, number(0, value.dtype))
+            target = aten._unsafe_index_put.default
         else:
             _, indices, values = rows.args[:3]
         made = graph.call_function(target, (other, indices, values, True))
     made.meta = dict(total.meta)
     total.replace_all_uses_with(made)
     graph.erase_node(total)
-
-
-def _within(graph: fx.Graph, index: Any, size: int, at: fx.Node) -> Any:
-    """Return an index between the ends of an axis: that of a masked row may be anything."""
-    if index is None:
-        return None
-    least, most = (_number(graph, one, value_of(index).dtype, at) for one in (-size, size - 1))
-    below = _call(graph, torch.ops.aten.minimum.default, index, most, at=at)
-    return _call(graph, torch.ops.aten.maximum.default, below, least, at=at)
-
-
-def _number(graph: fx.Graph, number: int, dtype: torch.dtype, at: fx.Node) -> fx.Node:
-    device = torch.device("cpu")
-    return _call(graph, torch.ops.aten.full.default, [], number, at=at, dtype=dtype, device=device)
-
-
-def _call(graph: fx.Graph, target: Any, *args: Any, at: fx.Node, **settings: Any) -> fx.Node:
-    made = graph.call_function(target, args, settings)
-    given = [value_of(one) if isinstance(one, fx.Node) else one for one in args]
-    mode = torch._guards.detect_fake_mode(value_of(at))
-    assert mode is not None
-    with mode:
-        made.meta = {**at.meta, "val": target(*given, **settings)}
-    return made

@@ -7,6 +7,7 @@ what is around them.
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 from superopt.rivals.aten import (
     ATTENTION,
     VIEWS,
+    add_call,
     flops_of,
     hint_of,
     operator_name,
@@ -248,14 +250,7 @@ def _cast(value: Any) -> Any:
 def _put_conversions(graph: fx.Graph, node: fx.Node) -> None:
     """Replace a call by one of its operands in float32, whose results are converted back."""
     values = [one for each in node.all_input_nodes for one in tensors_in(value_of(each))]
-    mode = detect_fake_mode(values)
-
-    def called(target: Any, *arguments: Any, **named: Any) -> fx.Node:
-        made = graph.call_function(target, arguments, named)
-        known = fx.map_arg((arguments, named), value_of)
-        with mode or torch.no_grad():
-            made.meta["val"] = target(*known[0], **known[1])
-        return made
+    called = partial(add_call, graph, detect_fake_mode(values))
 
     def widened(one: fx.Node) -> fx.Node:
         value = value_of(one)
