@@ -219,6 +219,10 @@ class _Pass:
         for several in self.readers.values():
             several.sort(key=place.__getitem__)
         self.last_read = {one: place[several[-1]] for one, several in self.readers.items()}
+        # The last of them comes first.
+        self.writing = [
+            (place[node], node) for node in reversed(self.written) if operator_name(node) in _WRITES_INTO
+        ]
 
     def memory_of(self, node: fx.Node) -> _Memory | None:
         """Return the memory in which a value lies, None for an input of the step."""
@@ -261,7 +265,10 @@ class _Pass:
         all_made = {one for several in made.values() for one in several}
         not_counted = self.with_earlier(uncounted, lasting, given)
         sizes = {one: 0 if one in not_counted else self.known.bytes_of(one) for one in all_made.union(given)}
-        ends = self._ends(sizes.keys() - lasting)
+        ends: dict[int, list[_Memory]] = {}
+        for memory, at in last.items():
+            if memory in sizes and memory not in lasting:
+                ends.setdefault(at, []).append(memory)
         now = -self._unread(lasting, given, uncounted)
         for at, node in enumerate(self.written):
             freed = ends.get(at, [])
@@ -278,22 +285,14 @@ class _Pass:
     ) -> set[_Memory]:
         """Return some memory with what lies there before: a gradient is 0 first, and then added to."""
         found, donated = {*several}, torch._functorch.config.donated_buffer
-        for at, node in reversed([*enumerate(self.written)]):
-            if operator_name(node) not in _WRITES_INTO or _Memory(node) not in found:
+        for at, node in self.writing:
+            if _Memory(node) not in found:
                 continue
             before = self.memory_of(node.all_input_nodes[0])
             if before is None or before in lasting or self.last_read.get(before) != at:
                 continue
             if self._is_written_over(before) and (not before.is_given or (donated and before in given)):
                 found.add(before)
-        return found
-
-    def _ends(self, several: Collection[_Memory]) -> dict[int, list[_Memory]]:
-        """Return the memory, of some, that is read for the last time, by the number of the operator."""
-        found: dict[int, list[_Memory]] = {}
-        for memory, at in self.last_read.items():
-            if memory in several:
-                found.setdefault(at, []).append(memory)
         return found
 
     def _unread(

@@ -103,8 +103,10 @@ def chosen(ways: Sequence[Tiles], given: Mapping[str, Tensor], memory: Memory) -
             if seconds_of_all <= most:
                 best.setdefault((made.rows, made.last), made)
         return list(reversed(best.values()))[-_MOST:]
-    if memory == "fast" or limits().any_speed:
-        return _faster_with_more(taken, most)[-_MOST_FAST if memory == "fast" else 0 :][:_MOST]
+    if memory == "fast":
+        return _faster_with_more(taken, most)[-_MOST_FAST:]
+    if limits().any_speed:
+        return _faster_with_more(taken, most)[:_MOST]
     # Stages alone do not tell well which turns are fast: the best of about each size is raced.
     fastest = dict[int, tuple[float, Tiles]]()
     for seconds_of_all, size, made in sorted(taken, key=lambda one: one[0]):
