@@ -43,8 +43,9 @@ def tune(candidates: Sequence[Candidate], context: Context) -> list[Candidate]:
                 continue
             state.tell(f"tuning kernel {number} of {context.goal.name}, {first.name}")
             with state.clock.phase("tune"):
-                built = list(_variants(base, number, count, context, deadline))
-                found = measure_candidates([base, *built], context, max(left / 4, 0.05))
+                known = [one for one in ranked.values() if _differs_in(number, one, base)]
+                built = list(_variants(base, known, number, count, context, deadline))
+                found = measure_candidates([base, *known, *built], context, max(left / 4, 0.05))
             state.order.keep(context.goal, found, number)
             ranked |= {one.id: one for one in found}
             base = next(one for one in found if one.id in context.kernels)
@@ -60,13 +61,22 @@ def worth_tuning(ranked: Sequence[Candidate], count: int) -> list[Candidate]:
     return [*fastest, *list(own)[:1]]
 
 
+def _differs_in(number: int, one: Candidate, base: Candidate) -> bool:
+    """Say whether a raced candidate differs from another in the configuration of one kernel alone."""
+    if one.id == base.id or not one.is_kept or one.measurement is None or one.mugraph != base.mugraph:
+        return False
+    return one.configs == base.configured(number, one.configs[number]).configs
+
+
 def _variants(
-    base: Candidate, number: int, count: int, context: Context, deadline: float
+    base: Candidate, known: Sequence[Candidate], number: int, count: int, context: Context, deadline: float
 ) -> Iterator[Candidate]:
-    """Yield the candidate with other configurations of one kernel, the likeliest first, in time."""
+    """Yield the candidate with other configurations of a kernel than the known, the likeliest first."""
     state = context.state
     roundings = None if context.roundings is None else context.roundings[number]
-    configs = likely(base, number, state.order, count, roundings=roundings)
+    had = [one.configs[number] for one in known]
+    likeliest = likely(base, number, state.order, count + len(had), roundings=roundings)
+    configs = [config for config in likeliest if config not in had][:count]
     variants = [
         predict_times(
             replace(

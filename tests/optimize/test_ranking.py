@@ -9,6 +9,7 @@ import superopt
 from superopt.cache import Cache
 from superopt.candidates import Candidate
 from superopt.candidates.order import ConfigurationOrder, likely
+from superopt.funnel import race
 from superopt.ir import fuse, parse_graph
 from superopt.targets import config_json, pick_target
 from superopt.tune import Measurement
@@ -162,6 +163,26 @@ def test_optimizing_keeps_what_it_measured(cache: Cache, quick, random, tmp_path
     assert str(best.ranked_by) in best.explain()
     best.save(tmp_path / "best.json")
     assert superopt.load(tmp_path / "best.json").ranked_by == best.ranked_by
+
+
+def test_no_configuration_is_tuned_that_was_raced_before(cache: Cache, quick, random, monkeypatch) -> None:
+    """Also where another configuration than the likeliest won the first race."""
+    likeliest = []
+
+    def times(candidates, context, seconds):
+        found, fates = really(candidates, context, seconds)
+        slow = next(id for id, one in candidates.items() if one.name.endswith("as predicted"))
+        likeliest.append(candidates[slow].configs)
+        return found | {slow: replace(found[slow], median_us=1e6)}, fates
+
+    really = race._times
+    monkeypatch.setattr(race, "_times", times)
+    best = superopt.optimize(norm, *random((40, 64), (64,)), options=replace(quick, graphs=1, seconds=3))
+    [plan] = best.regions
+    raced = [one for one in plan.candidates if one.measurement is not None]
+    assert len(likeliest) == 2  # it was raced again, with those that were tuned
+    assert len({one.configs for one in raced}) == len(raced) > 2
+    assert raced[-1].configs == likeliest[0]
 
 
 def test_the_first_few_are_not_all_of_the_same_tiles() -> None:
