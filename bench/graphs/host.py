@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 from superopt.backend import entry, graphpass, region_race
 from superopt.backend.decision import Decision
-from superopt.backend.region import Region, blank_of
+from superopt.backend.region import Region, draft_of
 from superopt.backend.region_plan import RegionPlan, kept_plan
 from superopt.rivals.inductor import PASS, table_for
 from superopt.targets import Target
@@ -79,6 +79,6 @@ def _as_algebra(regions: Iterable[Region], target: Target, *unused: Any) -> dict
     for region in regions:
         plan = kept_plan(_Algebra(region.goal, target.name, {}))
         found[region.key.digest] = replace(
-            blank_of(region), taken=True, why="computed as its algebra says", plan=plan
+            draft_of(region), taken=True, why="computed as its algebra says", plan=plan
         )
     return found

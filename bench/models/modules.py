@@ -280,10 +280,10 @@ def measure_modules(options: argparse.Namespace) -> int:
 
 
 def _judged(memory: str | int, seeds: range) -> dict[str, Any]:
-    """Return how many modules were judged, changed, and computed in turns, and what was wrong."""
+    """Return how many modules were judged, changed, and computed in chunks, and what was wrong."""
     made = [judge(seed, memory, half=seed % 4 == 3) for seed in seeds]
-    turned = sum(any("in turns" in one for one in changes) for changes, _ in made)
-    counts = {"judged": len(made), "changed": sum(bool(changes) for changes, _ in made), "turned": turned}
+    chunked = sum(any("in chunks" in one for one in changes) for changes, _ in made)
+    counts = {"judged": len(made), "changed": sum(bool(changes) for changes, _ in made), "chunked": chunked}
     return {**counts, "wrong": [fault for _, fault in made if fault]}
 
 
@@ -291,11 +291,11 @@ def _told(results: Results, modules: int) -> int:
     wrong, short = 0, False
     for memory in _SETTINGS:
         records = [one for text, one in results.records.items() if text.split(":")[0] == str(memory)]
-        judged, changed, turned = (
-            sum(one[name] for one in records) for name in ("judged", "changed", "turned")
+        judged, changed, chunked = (
+            sum(one[name] for one in records) for name in ("judged", "changed", "chunked")
         )
         faults = sum(len(one["wrong"]) for one in records)
-        changes = f"{changed} changed, {turned} in turns, {faults} wrong"
+        changes = f"{changed} changed, {chunked} in chunks, {faults} wrong"
         print(f"{memory}: {judged} of {modules} random modules, {changes}")
         wrong, short = wrong + faults, short or judged < modules
     if short:

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.options import BackendOptions
-from superopt.backend.region import Region, blank_of
+from superopt.backend.region import Region, draft_of
 from superopt.backend.region_plan import plan_of
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.candidates.typed import typed_fields
@@ -52,7 +52,7 @@ def known_decision(region: Region, ledger: Ledger) -> Decision | None:
     """Return the decision on a region that was made before, in this process or an earlier one."""
     found = ledger.known.get(region.key.digest)
     if found is None and ledger.options.cache:
-        found = _recalled(Cache.open(), region, blank_of(region), ledger.options)
+        found = _recalled(Cache.open(), region, draft_of(region), ledger.options)
         if found is not None:
             ledger.known[region.key.digest] = found
     return found
@@ -70,7 +70,7 @@ def narrower_decision(region: Region, ledger: Ledger) -> Decision | None:
         parts["options"] = {**parts["options"], "weights": weights}
         key = key_of("plan", **parts)
         as_kept = replace(options, budget_s=0.0, retry=False)  # even if more time may find more
-        found = _recalled(Cache.open(), replace(region, key=key), blank_of(region), as_kept)
+        found = _recalled(Cache.open(), replace(region, key=key), draft_of(region), as_kept)
         if found is not None and found.taken:
             return replace(found, open=True)  # what else may be made of weights here was not tried
     return None
@@ -119,12 +119,12 @@ def recorded(cache: Cache, key: Key) -> Mapping[str, Any] | None:
         return None
 
 
-def _recalled(cache: Cache, region: Region, blank: Decision, options: BackendOptions) -> Decision | None:
+def _recalled(cache: Cache, region: Region, draft: Decision, options: BackendOptions) -> Decision | None:
     """Return an earlier decision, unless there is more time for it now; a plan is proven equal again."""
     data = recorded(cache, region.key)
     if data is None:
         return None
-    found = replace(blank, recalled=True, **data)
+    found = replace(draft, recalled=True, **data)
     budget_s = options.budget_s
     more = found.budget_s == 0 if budget_s is None else budget_s > found.budget_s
     if found.open and (more or options.retry):

@@ -30,7 +30,7 @@ from superopt.backend.region_plan import REGION, RegionPlan, calls_directly, kep
 from superopt.cache import Key, versions
 from superopt.errors import SuperoptError, first_line, kind_and_line
 from superopt.funnel.warm_up import WarmUp
-from superopt.rivals.aten import bytes_of, flops_of, pass_of, value_of
+from superopt.rivals.aten import add_call, bytes_of, flops_of, pass_of, value_of
 from superopt.rivals.images import channels_last_strides
 from superopt.targets import pick_target
 from superopt.weights.sources import can_be_watched
@@ -290,9 +290,9 @@ def _call(graph: fx.Graph, plan: RegionPlan, known: dict[str, fx.Node], before: 
     """
     plan.enter_graph()
     text, inputs = kept_plan(plan), [known[name] for name in plan.inputs]
+    mode = detect_fake_mode([value_of(node) for node in inputs])
     with graph.inserting_after(_last_of(graph, [*inputs, *before])):
-        call = graph.call_function(REGION, (text, inputs))
-    call.meta["val"] = _fake(text, inputs)
+        call = add_call(graph, mode, REGION, text, inputs)
     point = call
     for at, name in enumerate(plan.outputs):
         with graph.inserting_after(point):
@@ -317,11 +317,3 @@ def _as_it_lies(graph: fx.Graph, image: fx.Node) -> fx.Node:
     with mode:
         made.meta["val"] = value.new_empty_strided(value.shape, channels_last_strides(value.shape))
     return made
-
-
-def _fake(plan: str, inputs: Sequence[fx.Node]) -> Any:
-    values = [value_of(node) for node in inputs]
-    mode = detect_fake_mode(values)
-    assert mode is not None
-    with mode:
-        return REGION(plan, values)

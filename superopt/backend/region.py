@@ -34,8 +34,8 @@ __all__ = [
     "OpaqueError",
     "Region",
     "at_other_sizes",
-    "blank_of",
     "cheapest_us",
+    "draft_of",
     "floor_anew",
     "in_room",
     "region_of",
@@ -256,8 +256,8 @@ def _text_at_other_sizes(subgraph: Subgraph) -> str:
     return "none" if found is None else program_text(found[1].program.regions[0].graph)
 
 
-def blank_of(region: Region) -> Decision:
-    """Return the decision that leaves a region to Inductor, with no reason yet."""
+def draft_of(region: Region) -> Decision:
+    """Return the draft of a decision: it leaves a region to Inductor, with no reason yet."""
     inputs = ", ".join(
         f"{port.dtype}{list(region.goal.shape(port))}".replace(" ", "") for port in region.goal.inputs
     )

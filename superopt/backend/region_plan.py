@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from superopt.backend.joint.turns.tiles import Tiles
+from superopt.backend.joint.chunks.tiles import Tiles
 from superopt.backend.operators import Operators
 from superopt.candidates import Candidate, RegionCandidates
 from superopt.candidates.codec import candidate_from_json, checked_graph, member, runnable_json
@@ -91,7 +91,7 @@ class RegionPlan:
 
     @classmethod
     def of_operators(cls, goal: Graph, target: str, operators: Operators | Tiles) -> "RegionPlan":
-        """Return the plan of a region that operators of PyTorch compute, or that is computed in turns."""
+        """Return the plan of a region that operators of PyTorch compute, or that is computed in chunks."""
         return cls(goal, target, {}, operators=operators)
 
     @classmethod

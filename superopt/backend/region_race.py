@@ -17,7 +17,7 @@ from superopt.backend.checks.inputs import RegionInputs
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.operators import eager_module, operators_of, slides
 from superopt.backend.pieces import SOON, mostly_attention
-from superopt.backend.region import Region, blank_of, cheapest_us, floor_anew
+from superopt.backend.region import Region, cheapest_us, draft_of, floor_anew
 from superopt.backend.region_plan import RegionPlan, calling, kept_plan
 from superopt.candidates import RegionCandidates
 from superopt.clock import Clock
@@ -81,8 +81,8 @@ class RegionRace:
         self, region: Region, target: Target, ledger: Ledger, *, known: Decision | None = None
     ) -> None:
         self.region, self.target, self.ledger, self.options = region, target, ledger, ledger.options
-        self.module, self.blank = region.subgraph.module, blank_of(region)
-        self.inputs = RegionInputs(region, target, self.blank.flops)
+        self.module, self.draft = region.subgraph.module, draft_of(region)
+        self.inputs = RegionInputs(region, target, self.draft.flops)
         self.call_us = _CALL_US if target.torch_device == "cpu" else 0.0  # a GPU runs behind its calls
         self.seconds, self.deadline = 0.0, 0.0
         self.rival: Opponents | None = None
@@ -158,7 +158,7 @@ class RegionRace:
         if self.rival is not None or self.settled:
             return
         with self.ledger.spending():
-            found = self._guarded(lambda: self._measure_once() or self.blank)
+            found = self._guarded(lambda: self._measure_once() or self.draft)
         if found.why:
             self.settled = True
             self.found = self.found or replace(found, open=has_failed(found))
@@ -178,7 +178,7 @@ class RegionRace:
             try:
                 self.ahead = Ahead(alone(lambda: write_regions(*self._schedule(search=False))))
             except Exception as error:  # `try_kernels` says it again
-                log.info("%s: not scheduled ahead: %s", self.blank.operators, first_line(error))
+                log.info("%s: not scheduled ahead: %s", self.draft.operators, first_line(error))
 
     def compile_ahead(self, warm_up: WarmUp) -> bool:
         """Begin to compile the region's kernels as it is written, if they promise a gain; return whether."""
@@ -195,7 +195,7 @@ class RegionRace:
         Return the best decision so far. While other regions wait, a `patient` one does not have Inductor
         compile its code: kernels that only a race with that code can judge wait for `confirm`.
         """
-        before = self.found or self.blank
+        before = self.found or self.draft
         if self.settled:
             return before
         if seconds < (_LEAST_S[search] if search or not self.ahead.compiling else _LEAST_COMPILED_S):
@@ -208,12 +208,12 @@ class RegionRace:
         """Let kernels that wait for Inductor's code race it, in about so many seconds."""
         waiting, self.waiting, self.patient = self.waiting, None, False
         if waiting is None or seconds < COMPILING_S:
-            return self.found or self.blank
+            return self.found or self.draft
         return self._work_for(seconds, lambda: self._choose(waiting(), search=False), search=False)
 
     def _work_for(self, seconds: float, work: Callable[[], Decision], search: bool) -> Decision:
         """Do some work that has so many seconds and makes a decision; return the best decision so far."""
-        before = self.found or self.blank
+        before = self.found or self.draft
         self.seconds = min(seconds, _MOST_S)
         self.deadline = time.monotonic() + self.seconds
         with self.ledger.spending():
@@ -228,7 +228,7 @@ class RegionRace:
 
     def conclude(self) -> Decision:
         """Write the best decision to the ledger and the cache, and return it."""
-        found = replace(self.found or self._without_time(self.blank), budget_s=self.ledger.budget_s)
+        found = replace(self.found or self._without_time(self.draft), budget_s=self.ledger.budget_s)
         keep(found, self.region, self.ledger)
         return found
 
@@ -243,7 +243,7 @@ class RegionRace:
     def _guarded(self, work: Callable[[], Decision]) -> Decision:
         """Do some work, and let go of its memory; any error leaves the region to Inductor."""
         try:
-            return decide_or_leave(work, self.blank)
+            return decide_or_leave(work, self.draft)
         finally:
             if self.rival is not None:
                 self.rival.give_up_copies()
@@ -254,7 +254,7 @@ class RegionRace:
             return None
         if (room := self.region.room) and (why := room.too_small_for(self.region.goal)):
             self.settled = True
-            return replace(self.blank, why=why)
+            return replace(self.draft, why=why)
         self.ledger.searched += 1
         self.eager, self.fused = eager_module(self.region)
         copies, inductor = self.inputs.copies, self.options.inductor
@@ -276,7 +276,7 @@ class RegionRace:
         else:
             return None
         self.settled = True
-        return replace(self.blank, before_us=before, why=why)
+        return replace(self.draft, before_us=before, why=why)
 
     def _cheapest_us(self) -> float:
         """Return the floor of the cheapest equal graph that a short search finds, as the region's own."""
@@ -284,7 +284,7 @@ class RegionRace:
 
     def _lower_floor(self, floor_us: float) -> float:
         self.floor_us = floor_us
-        self.blank = replace(self.blank, floor_us=floor_us or None)
+        self.draft = replace(self.draft, floor_us=floor_us or None)
         return floor_us
 
     def _choose(self, made: Decision, search: bool) -> Decision:
@@ -319,7 +319,7 @@ class RegionRace:
 
     def _race_operators(self, search: bool) -> Decision:
         """Race PyTorch's own operators with Inductor's code, once, where they may be faster."""
-        rival, known, win = self._opponents, self.blank, min(WIN, _OPERATORS_WIN)
+        rival, known, win = self._opponents, self.draft, min(WIN, _OPERATORS_WIN)
         timed, hoped = rival.has_made(INDUCTOR), search and slides(self.region)
         promising = self.fused or (rival.most_us * win < self.before_us if timed else hoped)
         late = not timed and self.deadline - time.monotonic() < COMPILING_S
@@ -345,7 +345,7 @@ class RegionRace:
         """Return the decision on kernels that are made now, or why none of them may race the rivals."""
         scheduled, state = self._schedule(search)
         regions = run_regions(scheduled, state)
-        known = decide_before_race(self.blank, regions, self._opponents, self._taken_us, WIN)
+        known = decide_before_race(self.draft, regions, self._opponents, self._taken_us, WIN)
         return known if known.why else self._check_plan(known, regions, state)
 
     def _check_plan(self, known: Decision, regions: Sequence[RegionCandidates], state: State) -> Decision:

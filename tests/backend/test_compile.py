@@ -354,10 +354,10 @@ def test_a_report_that_cannot_be_written_is_one_line(
 def test_a_region_that_cannot_be_called_stays(
     taken: list[Decision], monkeypatch: pytest.MonkeyPatch, warnings_logged: pytest.LogCaptureFixture
 ) -> None:
-    def broken(plan: str, inputs: Any) -> Any:
+    def broken(*unused: Any) -> Any:
         raise RuntimeError("no fake")
 
-    monkeypatch.setattr(graphpass, "_fake", broken)
+    monkeypatch.setattr(graphpass, "add_call", broken)
     module, host = block(), Host()
     with torch.no_grad():
         close(torch.compile(module, backend=host)(data()), module(data()))

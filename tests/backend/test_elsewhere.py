@@ -17,7 +17,7 @@ from superopt.backend.checks import elsewhere
 from superopt.backend.checks.inputs import RegionInputs, scaled
 from superopt.backend.decision import Ledger
 from superopt.backend.options import BackendOptions
-from superopt.backend.region import Region, _uneven_growth, blank_of
+from superopt.backend.region import Region, _uneven_growth, draft_of
 from superopt.backend.region_plan import plan_of as read
 from superopt.ir import print_graph
 from superopt.rivals import inductor
@@ -149,7 +149,7 @@ def test_a_number_that_is_a_size_is_no_number(regions: Regions) -> None:
         regions(one, *OPERANDS, dynamic=True) for one in (by_number, by_float, by_size)
     )
     assert print_graph(number.goal) == print_graph(size.goal)
-    found = replace(blank_of(number), taken=True, plan=plan_of(number, pick_target("cpu")), why="a test")
+    found = replace(draft_of(number), taken=True, plan=plan_of(number, pick_target("cpu")), why="a test")
     ledger = Ledger(BackendOptions())
     keep(found, number, ledger)
     assert like_it.key == number.key

@@ -382,7 +382,7 @@ def test_random_modules_go_on_where_they_stopped(
 
     def judge(seed: int, memory: str | int, *, half: bool) -> tuple[list[str], str]:
         seeds.append((seed, memory))
-        return ["in turns"], "seed 29 is wrong" if (seed, memory) == (29, "fast") else ""
+        return ["in chunks"], "seed 29 is wrong" if (seed, memory) == (29, "fast") else ""
 
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(modules, "judge", judge)
@@ -391,7 +391,7 @@ def test_random_modules_go_on_where_they_stopped(
     assert "--resume goes on" in capsys.readouterr().out
     told["minutes"] = 1.0
     assert modules.measure_modules(argparse.Namespace(**told, resume=True)) == 1
-    assert "fast: 30 of 30 random modules, 30 changed, 30 in turns, 1 wrong" in capsys.readouterr().out
+    assert "fast: 30 of 30 random modules, 30 changed, 30 in chunks, 1 wrong" in capsys.readouterr().out
     count = len(seeds)
     assert count == len(set(seeds)) == 90
     modules.measure_modules(argparse.Namespace(**told, resume=True))

@@ -12,7 +12,7 @@ from backend.conftest import Host, own_caches
 from superopt.backend import budget
 from superopt.backend.decision import Ledger
 from superopt.backend.options import BackendOptions
-from superopt.backend.region import Region, blank_of
+from superopt.backend.region import Region, draft_of
 
 __all__ = ["MLP", "ledger", "mlp", "own_caches", "region", "regions"]
 
@@ -35,7 +35,7 @@ def regions(monkeypatch: pytest.MonkeyPatch) -> Regions:
             patched.setattr(
                 budget,
                 "known_decision",
-                lambda region, ledger: made.append(region) or replace(blank_of(region), why="a test"),
+                lambda region, ledger: made.append(region) or replace(draft_of(region), why="a test"),
             )
             with torch.no_grad():
                 torch.compile(function, backend=Host(), dynamic=dynamic)(*inputs)

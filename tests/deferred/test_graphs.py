@@ -23,7 +23,7 @@ from superopt.backend.deferred.graph_data import data_of_graph, digest_of, graph
 from superopt.backend.deferred.portable import Unportable
 from superopt.backend.deferred.queue import Pending, pending_items, pending_key, put_back
 from superopt.backend.deferred.work import give_up, work_through
-from superopt.backend.region import Region, blank_of
+from superopt.backend.region import Region, draft_of
 from superopt.cache import Cache
 from superopt.errors import CheckpointError
 from superopt.targets import pick_target
@@ -171,8 +171,8 @@ def with_kernels(*numbers: int) -> list[Region]:
     """Keep plans of some regions, as if these had won alone."""
     found = list(Cut(functional(two_norms, X, W), TARGET, ledger()).regions())
     for at in numbers:
-        plan, blank = plan_of(found[at], TARGET), blank_of(found[at])
-        won = replace(blank, taken=True, plan=plan, why="alone", before_us=2000.0, after_us=1000.0)
+        plan, draft = plan_of(found[at], TARGET), draft_of(found[at])
+        won = replace(draft, taken=True, plan=plan, why="alone", before_us=2000.0, after_us=1000.0)
         keep(replace(won, final=True), found[at], ledger())
     return found
 
@@ -198,7 +198,7 @@ def test_a_program_queues_the_race_and_obeys_its_verdict(together: float, stay: 
 
 def test_a_graph_waits_for_its_regions(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     [_, second] = with_kernels(0)
-    keep(replace(blank_of(second), why="no time", open=True, budget_s=0.0), second, ledger())
+    keep(replace(draft_of(second), why="no time", open=True, budget_s=0.0), second, ledger())
     assert started() == 1
     items = pending_items()
     assert {one.whole for one in items} == {True, False}

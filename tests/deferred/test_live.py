@@ -16,7 +16,7 @@ from superopt.backend import graphpass
 from superopt.backend.cache import keep
 from superopt.backend.deferred import live
 from superopt.backend.deferred.queue import defer, pending_items, remove
-from superopt.backend.region import Region, blank_of
+from superopt.backend.region import Region, draft_of
 from superopt.cache import Cache
 from superopt.targets import pick_target
 
@@ -69,7 +69,7 @@ def looked(graphs: list[live.Waiting]) -> None:
 
 def find(region: Region, plan: str, **changes: Any) -> None:
     """Put a plan in the cache, as a tuner does."""
-    found = replace(blank_of(region), taken=True, plan=plan, why="a test", final=True, **changes)
+    found = replace(draft_of(region), taken=True, plan=plan, why="a test", final=True, **changes)
     keep(found, region, ledger())
     for item in pending_items():
         remove(item)

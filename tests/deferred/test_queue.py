@@ -16,7 +16,7 @@ from superopt.backend.deferred import queue, work
 from superopt.backend.deferred.mode import mode_of
 from superopt.backend.deferred.queue import bound_queue, defer, pending_items, pending_key, put_back, remove
 from superopt.backend.options import BackendOptions, read_options
-from superopt.backend.region import Region, blank_of
+from superopt.backend.region import Region, draft_of
 from superopt.cache import Cache, Record
 from superopt.cache.records import _sum
 from superopt.errors import InputError
@@ -34,7 +34,7 @@ def test_a_region_waits_once_with_the_larger_gain(region: Region) -> None:
         assert defer(region, gain, ledger())
         [item] = pending_items()
         assert item.gain_us == most
-    assert item.operators == blank_of(region).operators
+    assert item.operators == draft_of(region).operators
     assert item.key == pending_key(region.key)
     assert item.threads == 1
 
@@ -96,7 +96,7 @@ def test_the_largest_gain_comes_first_and_the_least_gives_way(
 def test_one_that_had_its_time_waits_no_more(region: Region) -> None:
     defer(region, 5.0, ledger())
     [item] = pending_items()
-    done = replace(blank_of(region), why="nothing faster", final=True, budget_s=queue.LARGE_S)
+    done = replace(draft_of(region), why="nothing faster", final=True, budget_s=queue.LARGE_S)
     keep(done, region, ledger())
     remove(item)
     assert not defer(region, 5.0, ledger())
@@ -234,7 +234,7 @@ def test_what_a_budget_leaves_is_queued(tune: str, count: int) -> None:
 
 
 def test_what_is_decided_is_not_queued(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = replace(blank_of(region), taken=True, why="a test", plan=plan_of(region, pick_target("cpu")))
+    taken = replace(draft_of(region), taken=True, why="a test", plan=plan_of(region, pick_target("cpu")))
     found = budget._defer
     one = ledger()
     for decision, count in (
@@ -252,7 +252,7 @@ def test_a_fault_of_the_queue_leaves_the_decisions(region: Region, monkeypatch: 
         raise RuntimeError("a test")
 
     monkeypatch.setattr(budget, "defer", fails)
-    monkeypatch.setattr(budget, "known_decision", lambda region, ledger: replace(blank_of(region), open=True))
+    monkeypatch.setattr(budget, "known_decision", lambda region, ledger: replace(draft_of(region), open=True))
     found = budget.decisions_of([region], pick_target("cpu"), ledger(), WarmUp())
     assert list(found) == [region.key.digest]
 

@@ -19,7 +19,7 @@ from superopt.backend.deferred import work
 from superopt.backend.deferred.lock import owner_of_lock, scratch_folder, tuning
 from superopt.backend.deferred.queue import defer, pending_items, put_back
 from superopt.backend.deferred.work import give_up, work_off, work_through
-from superopt.backend.region import Region, blank_of
+from superopt.backend.region import Region, draft_of
 from superopt.backend.region_race import RegionRace
 from superopt.cache import Cache
 from superopt.codegen.cpp import CppMuGraph
@@ -55,12 +55,12 @@ def races(monkeypatch: pytest.MonkeyPatch) -> Race:
 
 
 def taken(region: Region, plan: str | None = None, **changes: Any) -> Decision:
-    found = replace(blank_of(region), taken=True, why="2.00 times", before_us=20.0, after_us=10.0)
+    found = replace(draft_of(region), taken=True, why="2.00 times", before_us=20.0, after_us=10.0)
     return replace(found, plan=plan or plan_of(region, pick_target("cpu")), **changes)
 
 
 def test_a_search_that_finds_nothing_is_remembered(region: Region, races: Race) -> None:
-    races(replace(blank_of(region), why="0.9 times Inductor's speed, 1.05 is needed", open=True))
+    races(replace(draft_of(region), why="0.9 times Inductor's speed, 1.05 is needed", open=True))
     defer(region, 5.0, ledger())
     [attempt] = work_through()
     assert attempt.done
@@ -76,7 +76,7 @@ def test_a_search_that_finds_nothing_is_remembered(region: Region, races: Race) 
 def test_what_came_near_is_not_forgotten(region: Region, races: Race) -> None:
     near = replace(taken(region), taken=False, why="0.97 times", open=True, budget_s=1.0)
     keep(near, region, ledger())
-    races(replace(blank_of(region), why="0.85 times"))
+    races(replace(draft_of(region), why="0.85 times"))
     defer(region, 5.0, ledger())
     [attempt] = work_through()
     assert (attempt.done, attempt.faster) == (True, False)
@@ -86,7 +86,7 @@ def test_what_came_near_is_not_forgotten(region: Region, races: Race) -> None:
 
 
 def test_better_kernels_are_kept_and_what_inductor_keeps_is_renewed(region: Region, races: Race) -> None:
-    keep(replace(blank_of(region), why="no time", open=True, budget_s=1.0), region, ledger())
+    keep(replace(draft_of(region), why="no time", open=True, budget_s=1.0), region, ledger())
     races(taken(region))
     defer(region, 5.0, ledger())
     before = epoch()
@@ -140,7 +140,7 @@ def test_a_plan_gives_way_to_a_faster_one_only(
 def test_a_plan_stays_where_a_search_finds_nothing(region: Region, races: Race) -> None:
     old = plan_of(region, pick_target("cpu"))
     keep(taken(region, old), region, ledger())
-    races(replace(blank_of(region), why="slower this time"))
+    races(replace(draft_of(region), why="slower this time"))
     defer(region, 5.0, ledger())
     [attempt] = work_through()
     assert not attempt.faster
@@ -150,7 +150,7 @@ def test_a_plan_stays_where_a_search_finds_nothing(region: Region, races: Race) 
 
 
 def test_a_region_with_too_little_time_waits(region: Region, races: Race) -> None:
-    races(replace(blank_of(region), why="slower", open=True))
+    races(replace(draft_of(region), why="slower", open=True))
     defer(region, 5.0, ledger())
     [item] = pending_items()
     attempt = work_off(item, 20.0)
@@ -164,7 +164,7 @@ def test_a_region_with_too_little_time_waits(region: Region, races: Race) -> Non
 def test_what_is_interrupted_waits_as_before(
     error: type[BaseException], region: Region, races: Race, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    races(blank_of(region))
+    races(draft_of(region))
 
     def interrupted(self: RegionRace) -> None:
         assert [one.begun for one in pending_items()] == [1]
@@ -182,7 +182,7 @@ def test_what_a_dying_process_finds_is_void(
     region: Region, races: Race, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a helper ends, its compilers are killed: that no kernel could be made says nothing."""
-    races(replace(blank_of(region), why="no kernels: none could be made"))
+    races(replace(draft_of(region), why="no kernels: none could be made"))
     monkeypatch.setattr(RegionRace, "measure_rivals", lambda self: give_up())
     defer(region, 5.0, ledger())
     [item] = pending_items()
@@ -212,7 +212,7 @@ def test_what_fails_stops_no_other_and_is_given_up_in_the_end(
 ) -> None:
     [region] = regions(mlp, *MLP)
     [other] = regions(mlp, torch.ones(5, 8), *MLP[1:])
-    races(replace(blank_of(other), why="slower"))
+    races(replace(draft_of(other), why="slower"))
 
     def fails(self: RegionRace) -> None:
         if self.region.key == region.key:
@@ -234,7 +234,7 @@ def test_what_fails_stops_no_other_and_is_given_up_in_the_end(
 def test_what_a_program_decides_meanwhile_stays(
     region: Region, races: Race, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    races(replace(blank_of(region), why="slower this time"))
+    races(replace(draft_of(region), why="slower this time"))
     won = taken(region)
     monkeypatch.setattr(RegionRace, "measure_rivals", lambda self: keep(won, region, ledger()))
     defer(region, 5.0, ledger())
@@ -249,7 +249,7 @@ def test_a_decision_can_be_read_before_the_epoch_changes(
     region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else Inductor keeps a graph that is compiled in between, without the kernels, under the new epoch."""
-    keep(replace(blank_of(region), why="no time", open=True, budget_s=1.0), region, ledger())
+    keep(replace(draft_of(region), why="no time", open=True, budget_s=1.0), region, ledger())
     seen: list[bool] = []
 
     def change() -> None:

@@ -1,4 +1,4 @@
-"""Turns that are taken whatever a race says."""
+"""Chunks that are taken whatever a race says."""
 
 import warnings
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
 def noted(
     request: pytest.FixtureRequest, tmp_path: Path, kernels_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[Decision]]:
-    """Take small turns whatever a race says, and nothing else; return what was decided."""
+    """Take small chunks whatever a race says, and nothing else; return what was decided."""
     made: list[Decision] = []
     note = Ledger.note
 
@@ -45,9 +45,9 @@ def noted(
     monkeypatch.setattr(Ledger, "note", noting)
     monkeypatch.setattr(RegionPass, "_run", lambda *given: None)
     torch._dynamo.reset()
-    # Turns are made of PyTorch's operators in the quick tests.
+    # Chunks are made of PyTorch's operators in the quick tests.
     fused = request.node.get_closest_marker("slow") is not None
-    told = {"value_bytes": 1 << 12, "turn_bytes": 4 * WORDS * 10, "fused": fused}
+    told = {"value_bytes": 1 << 12, "chunk_bytes": 4 * WORDS * 10, "fused": fused}
     # Each test compiles its graph.
     with (
         small(**told),

@@ -36,7 +36,7 @@ def by_index(weight: Tensor, read: Tensor) -> Tensor:
     return (weight[read] @ weight.t()).square().mean() + (pairs * weight.exp().sum()).sum()
 
 
-def turned(weight: Tensor, read: Tensor) -> Tensor:
+def transposed(weight: Tensor, read: Tensor) -> Tensor:
     """The other gradient is that of a transposed weight."""
     return (weight[:, read].t() @ weight).tanh().sum()
 
@@ -51,7 +51,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "padded": (padded, 1),
     "twice": (twice, 2),
     "by index": (by_index, 2),
-    "turned": (turned, 1),
+    "transposed": (transposed, 1),
     "doubled": (doubled, 1),
 }
 
@@ -103,7 +103,7 @@ def compiled(step: Step) -> Step:
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "again"])
 def test_gradients_are_those_of_float64(name: str, times: int, counts: list[int]) -> None:
     step, count = STEPS[name]
-    square = name == "turned"
+    square = name == "transposed"
     weight, read = drawn(width=ROWS if square else WIDTH), words()
     exact = gradient(step, weight.detach().double().requires_grad_(), read, times)
     with torch._functorch.config.patch(donated_buffer=times == 1):

@@ -1,4 +1,4 @@
-"""Training steps whose turns are computed by kernels of ours, in float32 and under autocast."""
+"""Training steps whose chunks are computed by kernels of ours, in float32 and under autocast."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from superopt.backend.decision import Decision
-from superopt.backend.joint import joint_pass, turns_race
+from superopt.backend.joint import chunk_race, joint_pass
+from superopt.backend.joint.chunks import choice
+from superopt.backend.joint.chunks.own import OwnStage
+from superopt.backend.joint.chunks.run import TiledKernel
+from superopt.backend.joint.chunks.tiles import Tiles
 from superopt.backend.joint.limits import changed
-from superopt.backend.joint.turns import choice
-from superopt.backend.joint.turns.own import OwnStage
-from superopt.backend.joint.turns.run import TiledKernel
-from superopt.backend.joint.turns.tiles import Tiles
 from superopt.rivals.inductor import alone
 from superopt.verify.floats.float64 import Float64
 
@@ -95,9 +95,9 @@ def test_gradients_under_autocast(
 
 def test_products_are_timed_where_nothing_is_fake() -> None:
     """Before: while a graph was compiled, the product of a fake tensor was timed, which takes none."""
-    turns_race._library_rate.cache_clear()
+    chunk_race._library_rate.cache_clear()
     with torch._subclasses.FakeTensorMode():
-        rate = alone(lambda: turns_race._library_rate(torch.float32))
+        rate = alone(lambda: chunk_race._library_rate(torch.float32))
     assert rate < 1e14
 
 
@@ -105,7 +105,7 @@ def test_products_are_timed_where_nothing_is_fake() -> None:
 def test_without_a_budget_short_parts_are_not_raced(
     rate: float, raced: bool, noted: list[Decision], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns_race, "_library_rate", lambda dtype: rate)
+    monkeypatch.setattr(chunk_race, "_library_rate", lambda dtype: rate)
     model = made(plain)
     with changed(any_speed=False):
         step(torch.compile(model, backend="superopt"), list(model.parameters()), 1.0)
@@ -115,10 +115,10 @@ def test_without_a_budget_short_parts_are_not_raced(
 
 
 @pytest.mark.parametrize("share", [0.0, 1e3])
-def test_without_a_budget_turns_are_raced_that_may_lower_the_peak(
+def test_without_a_budget_chunks_are_raced_that_may_lower_the_peak(
     share: float, noted: list[Decision], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before: turns were raced for half a minute, and then held too much at the end of the step."""
+    """Before: chunks were raced for half a minute, and then held too much at the end of the step."""
     monkeypatch.setattr(joint_pass, "_LEAST_LARGEST", share)
     model = made(plain)
     with changed(any_speed=False):

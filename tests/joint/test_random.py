@@ -1,4 +1,4 @@
-"""Random losses of logits: gradients in turns are as near to those of float64 as eager's."""
+"""Random losses of logits: gradients in chunks are as near to those of float64 as eager's."""
 
 import random
 from collections.abc import Callable
@@ -47,7 +47,7 @@ TERMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "largest": lambda z, y, v: 0.1 * z.amax(-1).sum(),
     "mixed": lambda z, y, v: (z.softmax(-1) @ v).square().sum(),
     "margin": lambda z, y, v: F.relu(1 + z - z.mean(-1, keepdim=True)).mean(),
-    "columns": lambda z, y, v: torch.sigmoid(z).mean(0).square().sum(),  # needs sums of all turns
+    "columns": lambda z, y, v: torch.sigmoid(z).mean(0).square().sum(),  # needs sums of all chunks
 }
 
 

@@ -1,4 +1,4 @@
-"""Scaled: gradients that turns made are scaled where they lie, and only where nobody else may read them."""
+"""Scaled: gradients that chunks made are scaled where they lie, and only where nobody else may read them."""
 
 import operator
 from typing import Any

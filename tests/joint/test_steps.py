@@ -1,4 +1,4 @@
-"""Training steps: losses computed in turns have eager's results and gradients."""
+"""Training steps: losses computed in chunks have eager's results and gradients."""
 
 import logging
 from collections.abc import Callable
@@ -23,7 +23,7 @@ MODELS = [
     pytest.param(lambda: Model(summed), True, id="summed", marks=SLOW),
     pytest.param(lambda: Model(capped), True, id="capped", marks=SLOW),
     pytest.param(lambda: Model(with_z), True, id="z", marks=SLOW),
-    # Where rounding decides whether a gradient cancels, turns may be refused for their errors.
+    # Where rounding decides whether a gradient cancels, chunks may be refused for their errors.
     pytest.param(lambda: Model(smooth), None, id="smooth", marks=SLOW),
     # What enters the backward pass depends on the loss itself.
     pytest.param(lambda: Model(squared), True, id="squared", marks=SLOW),

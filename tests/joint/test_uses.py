@@ -1,4 +1,4 @@
-"""Uses: what programs do with a training step besides training, with turns or without."""
+"""Uses: what programs do with a training step besides training, with chunks or without."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def same(
     found: list[Tensor | None], wanted: list[Tensor | None], *, noted: list[Decision], taken: bool | None
 ) -> None:
     if taken is not None:
-        joint = [one for one in noted if one.graph == "joint graph"]  # a pass alone may have turns as well
+        joint = [one for one in noted if one.graph == "joint graph"]  # a pass alone may have chunks as well
         assert any(one.taken for one in joint) == taken, noted
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, equal_nan=True)
@@ -163,7 +163,7 @@ def apart(model: Model) -> tuple[dict[str, Tensor], Callable[..., Tensor]]:
 
 @pytest.mark.parametrize("memory", ["fast", "balanced", 9000])
 def test_functional_gradients(memory: str | int, noted: list[Decision]) -> None:
-    """Before: only a graph that PyTorch splits into passes had turns, whatever memory was asked for."""
+    """Before: only a graph that PyTorch splits into passes had chunks, whatever memory was asked for."""
     parameters, loss = apart(Model(plain))
     gradient = torch.func.grad(loss)
     options = {**OPTIONS, "memory": memory}
@@ -192,7 +192,7 @@ def test_memory_as_an_option(memory: str | int, noted: list[Decision]) -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert all(one.taken for one in noted), noted
     titles = [one.graph for one in noted]
-    # With less memory, what is kept is chosen as well, and parts of the passes may be computed in turns.
+    # With less memory, what is kept is chosen as well, and parts of the passes may be computed in chunks.
     assert titles == ["joint graph"] if memory == "fast" else titles[:1] == ["joint graph"]
 
 
@@ -235,7 +235,7 @@ def test_an_optimizer_in_the_graph_of_the_step(memory: str, noted: list[Decision
 
 
 def test_what_is_computed_in_float64_stays_so(noted: list[Decision]) -> None:
-    """Before: a cast between two others was the identity of the algebra, and turns computed in float32."""
+    """Before: a cast between two others was the identity of the algebra, and chunks computed in float32."""
     x, w = torch.randn(128, 8, requires_grad=True), torch.randn(256, 8, requires_grad=True)
 
     def variance(x: Tensor, w: Tensor) -> Tensor:

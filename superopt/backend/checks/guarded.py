@@ -17,14 +17,14 @@ log = logging.getLogger("superopt")
 _MEMORY, _ERROR = "out of memory", "failed"
 
 
-def decide_or_leave(work: Callable[[], Decision], blank: Decision) -> Decision:
-    """Return what some work decides; an error leaves the region, `blank` so far, to Inductor."""
+def decide_or_leave(work: Callable[[], Decision], draft: Decision) -> Decision:
+    """Return what some work decides; after an error, the draft, which leaves the region to Inductor."""
     try:
         return alone(work)
     except torch.OutOfMemoryError as error:
-        found = replace(blank, why=f"{_MEMORY}: {first_line(error)}")
+        found = replace(draft, why=f"{_MEMORY}: {first_line(error)}")
     except Exception as error:  # whatever goes wrong is ours
-        found = replace(blank, why=f"{_ERROR}: {kind_and_line(error)}")
+        found = replace(draft, why=f"{_ERROR}: {kind_and_line(error)}")
     log.warning("%s [%s] is left to Inductor: %s", found.operators, found.inputs, found.why)
     return found
 

@@ -13,7 +13,7 @@ from torch import fx
 from superopt.backend.checks.pass_memory import Replaced, is_counted, kept_inputs, most_bytes
 from superopt.backend.decision import Ledger
 from superopt.backend.joint.memory.liveness import Around, around_calls
-from superopt.backend.region import Region, blank_of, in_room
+from superopt.backend.region import Region, draft_of, in_room
 from superopt.backend.region_plan import RegionPlan, drop_plan, kept_plan
 from superopt.backend.subgraph import SubgraphRoom
 from superopt.errors import kind_and_line
@@ -52,7 +52,7 @@ def _around(graph: fx.Graph, regions: Sequence[Region], replaced: Replaced) -> l
     plans = [RegionPlan(region.goal, f"none, {at}", {}) for at, region in enumerate(regions)]
     texts = [kept_plan(plan) for plan in plans]
     try:
-        calls = [(one, replace(blank_of(one), plan=text)) for one, text in zip(regions, texts, strict=True)]
+        calls = [(one, replace(draft_of(one), plan=text)) for one, text in zip(regions, texts, strict=True)]
         graph = replaced(calls)
         found = {node.args[0]: one for node, one in around_calls(graph, kept_inputs(graph)).items()}
     finally:

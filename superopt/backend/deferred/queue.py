@@ -22,7 +22,7 @@ from superopt.backend.decision import Ledger
 from superopt.backend.deferred.graph_data import data_of_graph
 from superopt.backend.deferred.portable import Unportable, data_of
 from superopt.backend.options import BackendOptions
-from superopt.backend.region import Region, blank_of
+from superopt.backend.region import Region, draft_of
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.candidates.typed import typed_fields
 from superopt.errors import InputError
@@ -151,11 +151,11 @@ def defer(region: Region, gain_us: float, ledger: Ledger) -> bool:
 
     A region that waits already keeps the larger gain; a region that had its large budget is done.
     """
-    blank = blank_of(region)
+    draft = draft_of(region)
     try:
-        item = _item(region.key, blank.operators, blank.inputs, gain_us, ledger, data_of(region.subgraph))
+        item = _item(region.key, draft.operators, draft.inputs, gain_us, ledger, data_of(region.subgraph))
     except Unportable as error:
-        log.info("%s is not queued: %s", blank.operators, error)
+        log.info("%s is not queued: %s", draft.operators, error)
         return False
     with Cache.open() as cache:
         if is_done(cache, region.key):

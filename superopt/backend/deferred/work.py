@@ -255,7 +255,7 @@ def _decided(
         race.measure_rivals()
         for search, most in ((False, _AS_WRITTEN_S), (True, _SEARCHED_S)):
             race.try_kernels(min(most, end - time.monotonic()), first_runs, search=search)
-        found = race.found or race.blank
+        found = race.found or race.draft
         if before is not None and found.taken:
             found = alone(lambda: _better(race, found, before))
     ended = not race.may_find_more or seconds >= _AS_WRITTEN_S + _SEARCHED_S
@@ -274,10 +274,10 @@ def _better(race: RegionRace, found: Decision, before: Decision) -> Decision:
 def _given_up(item: Pending, why: str) -> Attempt:
     """Note that a region is not tried again, by the key of its decision; a plan that it has stays."""
     key = decided_key(item)
-    blank = Decision(item.operators, item.inputs, False, why, final=True, budget_s=LARGE_S)
+    draft = Decision(item.operators, item.inputs, False, why, final=True, budget_s=LARGE_S)
     with Cache.open() as cache:
         known = cache.get(key)
-        data = dict(known.data) if known is not None else asdict(blank)
+        data = dict(known.data) if known is not None else asdict(draft)
         cache.put(key, Record({**data, "final": True, "open": False}, item.operators))
     remove(item)
     return Attempt(item.operators, item.inputs, False, True, f"given up: {why}")

@@ -1,6 +1,6 @@
 """Partition: a joint graph is split into forward and backward pass by what superopt keeps between them.
 
-With "fast" that is what PyTorch keeps. Where less memory is asked for, what is kept and in which turns the
+With "fast" that is what PyTorch keeps. Where less memory is asked for, what is kept and in which chunks the
 largest part is computed are chosen together: "balanced" takes the fastest choice with half the bytes that
 a step of PyTorch's holds, or else the least for which a step takes 5% more time: by the clock where a budget
 leaves time to compile the step both ways, else by what its operators are expected to take, with a margin.
@@ -20,7 +20,8 @@ from torch import Tensor, fx
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from superopt.backend.decision import Decision, Ledger
-from superopt.backend.joint.joint_pass import JOINT, JointPass, Turned, turns_in_pass
+from superopt.backend.joint.chunks.choice import Chunks
+from superopt.backend.joint.joint_pass import JOINT, Chunked, JointPass, chunks_in_pass
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.memory.choice import (
     MORE_TIME,
@@ -35,7 +36,6 @@ from superopt.backend.joint.memory.choice import (
 from superopt.backend.joint.memory.kept import keep_readers_of_changed, tags, untag
 from superopt.backend.joint.scaled import scale_in_place
 from superopt.backend.joint.step import Split, Step, copy_module, inputs_of, race, split
-from superopt.backend.joint.turns.choice import Turns
 from superopt.backend.options import BackendOptions
 from superopt.cache import Cache, Key, Record, key_of, versions
 from superopt.errors import kind_and_line
@@ -49,21 +49,21 @@ __all__ = ["Partitioner"]
 log = logging.getLogger("superopt")
 
 _SURELY = 0.88
-"""With "fast", turns that no race of the step measures are to hold this share of Inductor's peak.
+"""With "fast", chunks that no race of the step measures are to hold this share of Inductor's peak.
 
-Peaks are told from the graph: where 21.3 MB were expected of both, turns held 24.6 and Inductor's step 22.0.
+Peaks are told from the graph: where 21.3 MB were expected of both, chunks held 24.6 and Inductor's step 22.0.
 """
 
-_FORM = 11  # the version of a decision's record
+_FORM = 12  # the version of a decision's record
 _ALL = 0.9  # a part with this share of a step's operations was timed like the whole step
 _MOST_BYTES = 4 << 30  # inputs of more bytes are not drawn beside the model
 _MOST_RACED = 2  # choices that are raced where the user allows a number of bytes
-_LEAST_SPEED = 0.98  # the least speed of a step whose turns must cost no time
+_LEAST_SPEED = 0.98  # the least speed of a step whose chunks must cost no time
 
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The choice that was selected, None where the graph stays as it is without turns; and why."""
+    """The choice that was selected, None where the graph stays as it is without chunks; and why."""
 
     choice: StepChoice | None
     why: str
@@ -73,27 +73,27 @@ class _Selection:
         """Return it as plain data."""
         choice, told = self.choice, {"why": self.why, "settled": self.settled}
         if choice is None:
-            return {"kept": None, "turns": None, **told}
+            return {"kept": None, "chunks": None, **told}
         # An empty list says that nothing is kept; None says that PyTorch chooses.
         ours = choice.kept_by_us
         names = sorted(node.name for node in ours.kept) if ours is not None else None
-        turns = choice.turns.to_json() if choice.turns is not None else None
-        return {"kept": names, "turns": turns, **told}
+        chunks = choice.chunks.to_json() if choice.chunks is not None else None
+        return {"kept": names, "chunks": chunks, **told}
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A joint graph to be split: with a part in turns, and as it is without turns."""
+    """A joint graph to be split: with a part in chunks, and as it is without chunks."""
 
     joint: JointGraph
-    base: JointGraph  # the same as `joint` where no part may be computed in turns
-    turned: Turned | None
+    base: JointGraph  # the same as `joint` where no part may be computed in chunks
+    chunked: Chunked | None
     target: Target
 
     @property
     def choices(self) -> list[StepChoice]:
-        """What may be kept, with the turns that there are."""
-        return step_choices(self.joint, self.base, self.turned)
+        """What may be kept, with the chunks that there are."""
+        return step_choices(self.joint, self.base, self.chunked)
 
 
 class Partitioner(CustomPartitionerFn):
@@ -137,21 +137,21 @@ class Partitioner(CustomPartitionerFn):
         if _is_ours(gm.graph):
             scale_in_place(*made, told["num_fwd_outputs"])
             for module, title in zip(made, ("forward pass", "backward pass"), strict=True):
-                self._turn(module, title)
+                self._put_chunks_in(module, title)
         return made
 
-    def _turn(self, module: fx.GraphModule, title: str) -> None:
-        """Put turns into one pass; a fault of ours leaves it as it is."""
+    def _put_chunks_in(self, module: fx.GraphModule, title: str) -> None:
+        """Put chunks into one pass; a fault of ours leaves it as it is."""
         try:
             copy = copy_module(module, module.graph, {})
-            if turns_in_pass(copy.graph, self.ledger, title):
+            if chunks_in_pass(copy.graph, self.ledger, title):
                 module.graph = copy.graph
                 module.recompile()
         except Exception as error:
             log.warning("a %s is left as it is: %s", title, kind_and_line(error))
 
     def _choose(self, gm: fx.GraphModule, told: Mapping[str, Any]) -> None:
-        """Select what is kept, and in which turns a part is computed; tag the nodes of the graph with it."""
+        """Select what is kept, and in which chunks a part is computed; tag the nodes of the graph with it."""
         case = self._case(gm, told)
         if case is None:
             return
@@ -169,23 +169,23 @@ class Partitioner(CustomPartitionerFn):
 
     def _case(self, gm: fx.GraphModule, told: Mapping[str, Any]) -> _Case | None:
         """Return a joint graph with what may be chosen for it, or None where PyTorch splits it alone."""
-        memory, turned = self.ledger.options.memory, self.joint.take_turned()
-        if not _is_ours(gm.graph) or (memory == "fast" and turned is None):
+        memory, chunked = self.ledger.options.memory, self.joint.take_chunked()
+        if not _is_ours(gm.graph) or (memory == "fast" and chunked is None):
             return None
         target = pick_target("cpu")
         _merge_equal(gm)
         joint = JointGraph.of(gm, told, target)
-        if turned is None:
+        if chunked is None:
             few = joint.by_pytorch.bytes < limits().kept_bytes
             return None if few else _Case(joint, joint, None, target)
-        keep_readers_of_changed(turned.without)
-        whole = fx.GraphModule(gm, turned.without)
+        keep_readers_of_changed(chunked.without)
+        whole = fx.GraphModule(gm, chunked.without)
         _merge_equal(whole)
-        return _Case(joint, JointGraph.of(whole, told, target), turned, target)
+        return _Case(joint, JointGraph.of(whole, told, target), chunked, target)
 
     def _key(self, case: _Case, told: Mapping[str, Any]) -> Key:
         joint, base = case.joint.module.graph, case.base.module.graph
-        graphs = (joint,) if case.turned is None else (joint, base)
+        graphs = (joint,) if case.chunked is None else (joint, base)
         return _key(graphs, self.ledger.options, told, case.target, timed=self._timed)
 
     @property
@@ -204,30 +204,32 @@ class Partitioner(CustomPartitionerFn):
         names = record.data.get("kept", ...) if record is not None else ...
         if record is None or not (names is None or isinstance(names, list)):
             return None
-        why, data = str(record.data.get("why")), record.data.get("turns")
+        why, data = str(record.data.get("why")), record.data.get("chunks")
         settled = record.data.get("settled") is True
-        turned = case.turned
-        turns = Turns.read(turned.found.plan.goal, data) if turned is not None and data is not None else None
-        joint = case.joint if turns is not None else case.base
+        chunked = case.chunked
+        chunks = (
+            Chunks.read(chunked.found.plan.goal, data) if chunked is not None and data is not None else None
+        )
+        joint = case.joint if chunks is not None else case.base
         if names is None:
-            choice = StepChoice(joint, joint.by_pytorch, turns) if turns is not None else None
+            choice = StepChoice(joint, joint.by_pytorch, chunks) if chunks is not None else None
             return _Selection(choice, why, settled)
         values = joint.keep_options.of_names(names)
         if {node.name for node in values.kept} != set(names):  # of another graph
             return None
-        return _Selection(StepChoice(joint, values, turns), why, settled)
+        return _Selection(StepChoice(joint, values, chunks), why, settled)
 
     # -- the selection, by what the user asks of memory
 
     def _select(self, case: _Case) -> _Selection:
-        """Return what is kept, and in which turns a part is computed."""
+        """Return what is kept, and in which chunks a part is computed."""
         memory = self.ledger.options.memory
         if isinstance(memory, int):
             return self._select_within_bytes(case, memory)
         if memory == "fast":
-            assert case.turned is not None
-            turns = sorted(case.turned.found.turns, key=lambda one: -one.speed)
-            tried = [StepChoice(case.joint, case.joint.by_pytorch, one) for one in turns]
+            assert case.chunked is not None
+            chunks = sorted(case.chunked.found.chunks, key=lambda one: -one.speed)
+            tried = [StepChoice(case.joint, case.joint.by_pytorch, one) for one in chunks]
             return self._race(tried, case) or self._select_untimed(tried, case, "", share=_SURELY)
         pytorch_bytes, step_s = pytorchs_choice(case.base).bytes, case.base.keep_options.step_s
         tried, surely = choices_within_time(case.choices, pytorch_bytes, step_s)
@@ -264,8 +266,8 @@ class Partitioner(CustomPartitionerFn):
         tried, _ = without_higher_peaks(tried, case.base)
         if not tried or not self._has_time:
             return None
-        first, turned = tried[0], case.turned
-        if turned is not None and turned.found.share >= _ALL and first.turns and first.kept_by_us is None:
+        first, chunked = tried[0], case.chunked
+        if chunked is not None and chunked.found.share >= _ALL and first.chunks and first.kept_by_us is None:
             return _Selection(first, "the part is the step")
         inputs = inputs_of(case.base.module)
         if bytes_of(inputs) > _MOST_BYTES or not runs_on_anything(case.base.module.graph):
@@ -277,7 +279,7 @@ class Partitioner(CustomPartitionerFn):
         for one in tried:
             if time.monotonic() - begun + each_s > self.ledger.left_s:
                 break
-            ours = self._step_of(one, turned, inputs)
+            ours = self._step_of(one, chunked, inputs)
             peak = ours.peak_bytes()
             if peak is not None and their_peak is not None and peak > their_peak:
                 told = f"the step holds {peak / 2**20:.1f} MB instead of {their_peak / 2**20:.1f}"
@@ -295,16 +297,16 @@ class Partitioner(CustomPartitionerFn):
         """The least speed of a step beside Inductor's, at which a choice is taken."""
         return _LEAST_SPEED if self.ledger.options.memory == "fast" else 1 / (1 + MORE_TIME)
 
-    def _step_of(self, choice: StepChoice, turned: Turned | None, inputs: Sequence[Tensor]) -> Step:
-        """Return a compiled step that keeps what a choice says, with its turns."""
-        if turned is not None and choice.turns is not None:
-            turned.choose(choice.joint.module.graph, choice.turns)
+    def _step_of(self, choice: StepChoice, chunked: Chunked | None, inputs: Sequence[Tensor]) -> Step:
+        """Return a compiled step that keeps what a choice says, with its chunks."""
+        if chunked is not None and choice.chunks is not None:
+            chunked.choose(choice.joint.module.graph, choice.chunks)
         return Step.of(choice.joint.split(choice.kept_by_us), inputs, self.ledger.options.inductor)
 
     def _note(self, base: JointGraph, found: _Selection) -> None:
         """Add what was selected to the ledger."""
         decisions, choice = self.ledger.decisions, found.choice
-        if choice is None or choice.turns is None:
+        if choice is None or choice.chunks is None:
             for at, one in enumerate(decisions):
                 if one.graph == JOINT and one.taken:
                     decisions[at] = replace(one, taken=False, why=found.why)
@@ -318,10 +320,10 @@ class Partitioner(CustomPartitionerFn):
 
 
 def _apply(gm: fx.GraphModule, case: _Case, choice: StepChoice | None) -> None:
-    """Let a joint graph compute a part in the turns of a choice, if any, and tag what the choice keeps."""
-    if case.turned is not None and choice is not None and choice.turns is not None:
-        case.turned.choose(gm.graph, choice.turns)
-    elif case.turned is not None:
+    """Let a joint graph compute a part in the chunks of a choice, if any, and tag what the choice keeps."""
+    if case.chunked is not None and choice is not None and choice.chunks is not None:
+        case.chunked.choose(gm.graph, choice.chunks)
+    elif case.chunked is not None:
         gm.graph = case.base.module.graph
     if choice is not None and choice.kept_by_us is not None:
         choice.kept_by_us.tag({})
@@ -370,7 +372,7 @@ def _key(
     *,
     timed: bool,
 ) -> Key:
-    """Return the key of what is decided for a graph, with and without turns, by the clock or without."""
+    """Return the key of what is decided for a graph, with and without chunks, by the clock or without."""
     nodes = (node for graph in graphs for node in graph.nodes)
     lines = [f"{node.format_node()} {node.meta.get('recompute')} {_form(node)}" for node in nodes]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()

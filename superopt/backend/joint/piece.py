@@ -14,7 +14,7 @@ __all__ = ["bytes_made", "gate_of", "is_tangent", "large_groups", "piece_around"
 
 
 _MOVES = frozenset({"cat", "constant_pad_nd", "flip", "roll", "slice"})
-"""Operators that move integers and masks along an axis: turns along it cannot, and need not, do that."""
+"""Operators that move integers and masks along an axis: chunks along it cannot, and need not, do that."""
 
 _PARTS = VIEWS | {"add", "clone", "index_put", "_unsafe_index_put"}
 """Operators that add parts, or only move them."""

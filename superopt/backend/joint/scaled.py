@@ -1,4 +1,4 @@
-"""Scaled: gradients that turns made for a loss that counts once, times what the loss really counts.
+"""Scaled: gradients that chunks made for a loss that counts once, times what the loss really counts.
 
 Most steps count it once, so there is nothing to do. Otherwise the gradient is scaled where it lies, since
 PyTorch donates what is saved for a backward pass to it. A pass that may run again (`retain_graph=True`)
@@ -46,10 +46,10 @@ SCALED = define_operator("scaled(Tensor gradient, Tensor by) -> Tensor", scaled,
 
 
 def scale_in_place(forward: fx.GraphModule, backward: fx.GraphModule, forward_outputs: int) -> int:
-    """Scale large gradients of turns that leave the backward pass where they lie; return how many.
+    """Scale large gradients of chunks that leave the backward pass where they lie; return how many.
 
     Only what the plan of a part made in memory of its own, and what nothing else reads, may be changed. Of
-    other gradients of turns, too, what is 0 stays 0.
+    other gradients of chunks, too, what is 0 stays 0.
     """
     results = results_of(forward.graph)
     leaving = set(results[:forward_outputs])
@@ -93,7 +93,7 @@ def leave_zeros(node: fx.Node, gradient: fx.Node) -> fx.Node:
 
 
 def leaves_scaled(node: fx.Node) -> bool:
-    """Whether a value of a joint graph is a gradient that turns make, and that leaves where it lies."""
+    """Whether a value of a joint graph is a gradient that chunks make, and that leaves where it lies."""
     if node.target is not operator.getitem or node.all_input_nodes[0].target is not REGION:
         return False
     only = torch._functorch.config.donated_buffer and len(node.users) == 1

@@ -1,4 +1,4 @@
-"""Step: a training step as two graphs, two such steps raced in turns, and the memory that one holds."""
+"""Step: a training step as two graphs, two such steps raced in rounds, and the memory that one holds."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

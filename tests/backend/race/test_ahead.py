@@ -46,13 +46,13 @@ def test_kernels_that_promise_a_gain_are_compiled_ahead(
         self.rival.least_us = least[rows(self)]
 
     def expect(self: RegionRace) -> None:
-        blank = Candidate("1", self.region.goal, fuse(self.region.goal))
-        known = replace(blank, predicted_us=expected[rows(self)])
+        draft = Candidate("1", self.region.goal, fuse(self.region.goal))
+        known = replace(draft, predicted_us=expected[rows(self)])
         self.ahead = Ahead([RegionCandidates(self.region.goal, (known,))])
 
     def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool, **more: Any) -> Any:
         order.append(rows(self))
-        return self.blank
+        return self.draft
 
     def prepare(self: WarmUp, target: Target, mugraph: Any, configs: Any, limit: float) -> Any:
         prepared.append(mugraph)

@@ -13,7 +13,7 @@ from superopt.backend.checks.better import choose_faster, decide_by_race, keep_n
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
-from superopt.backend.region import Region, blank_of, region_of
+from superopt.backend.region import Region, draft_of, region_of
 from superopt.backend.region_race import RegionRace
 from superopt.backend.subgraph import subgraph_of
 from superopt.funnel.warm_up import WarmUp
@@ -44,7 +44,7 @@ def ledger(weights: Weights, **named: object) -> Ledger:
 
 
 def taken(region: Region, target: Target, **changes: object) -> Decision:
-    found = replace(blank_of(region), taken=True, why="a race", after_us=1e9, plan=plan_of(region, target))
+    found = replace(draft_of(region), taken=True, why="a race", after_us=1e9, plan=plan_of(region, target))
     return replace(found, **changes)
 
 
@@ -69,7 +69,7 @@ def test_a_region_that_was_left_takes_the_plan_of_a_narrower_policy(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wider, known = region(target, "frozen"), region(target, "live")
-    left = replace(blank_of(wider), why="no time", open=True, budget_s=5.0)
+    left = replace(draft_of(wider), why="no time", open=True, budget_s=5.0)
     keep(left, wider, ledger("frozen"))
     keep(taken(known, target), known, ledger("live"))
     monkeypatch.setattr(budget, "recheck", lambda found, *unused: found)
@@ -82,7 +82,7 @@ def test_a_region_that_was_left_takes_the_plan_of_a_narrower_policy(
 
 def test_what_was_not_taken_under_a_narrower_policy_is_no_choice(target: Target) -> None:
     known = region(target, "live")
-    keep(replace(blank_of(known), why="slower"), known, ledger("live"))
+    keep(replace(draft_of(known), why="slower"), known, ledger("live"))
     assert narrower_decision(region(target, "frozen"), ledger("frozen")) is None
 
 
@@ -93,8 +93,8 @@ def test_a_known_plan_stays_where_nothing_better_is_found(
     known = taken(wider, target, open=True)
     race = RegionRace(wider, target, ledger("frozen", budget_s=60.0), known=known)
     monkeypatch.setattr(RegionRace, "_measure_once", lambda self: None)
-    monkeypatch.setattr(RegionRace, "_run_funnel", lambda self, search: replace(self.blank, why="slower"))
-    monkeypatch.setattr(RegionRace, "_race_operators", lambda self, search: self.blank)
+    monkeypatch.setattr(RegionRace, "_run_funnel", lambda self, search: replace(self.draft, why="slower"))
+    monkeypatch.setattr(RegionRace, "_race_operators", lambda self, search: self.draft)
     for search in (False, True):
         assert race.may_find_more  # the wider policy may find more, given time
         found = race.try_kernels(9.0, None, search=search)
@@ -116,7 +116,7 @@ def raced(speedup: float, *, steady: bool = True, names: tuple[str, str] = ("sup
 @pytest.mark.parametrize("steady", [True, False])
 @pytest.mark.parametrize("speedup", [0.5, 2.0])
 def test_what_a_busy_machine_decides_stays_open(speedup: float, steady: bool, target: Target) -> None:
-    known = blank_of(region(target, "live"))
+    known = draft_of(region(target, "live"))
     found = decide_by_race(known, raced(speedup, steady=steady), "a plan", 0.0, 1.05)
     assert (found.taken, found.open) == (speedup > 1, not steady)
 
@@ -126,18 +126,24 @@ def test_what_a_busy_machine_decides_stays_open(speedup: float, steady: bool, ta
 def test_kernels_that_come_near_keep_their_plan(
     speedup: float, near: bool, least: bool, target: Target
 ) -> None:
-    known = replace(blank_of(region(target, "live")), before_is_least=least)
+    known = replace(draft_of(region(target, "live")), before_is_least=least)
     found = decide_by_race(known, raced(speedup), "a plan", 0.0, 1.05)
     assert not found.taken
     assert (found.plan == "a plan") == (near and not least)  # library calls alone are no code to be near to
 
 
 def test_a_later_attempt_does_not_drop_what_came_nearer() -> None:
-    blank = Decision("", "", False, "slower", seconds=9.0)
-    far, near = (replace(blank, plan=name, after_us=us) for name, us in (("far", 9.9), ("near", 9.7)))
+    draft = Decision("", "", False, "slower", seconds=9.0)
+    far, near = (replace(draft, plan=name, after_us=us) for name, us in (("far", 9.9), ("near", 9.7)))
     won = replace(near, taken=True, after_us=8.0)
-    tried = [(won, far, won), (near, won, won), (near, blank, near), (blank, near, near), (far, near, near)]
-    tried += [(near, far, near), (blank, blank, blank)]
+    tried = [
+        (won, far, won),
+        (near, won, won),
+        (near, draft, near),
+        (draft, near, near),
+        (far, near, near),
+    ]
+    tried += [(near, far, near), (draft, draft, draft)]
     for made, before, kept in tried:
         found = keep_nearer(replace(made, open=True), replace(before, seconds=1.0))
         assert (found.plan, found.taken, found.seconds) == (kept.plan, kept.taken, 9.0)

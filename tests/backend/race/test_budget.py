@@ -101,7 +101,7 @@ def test_slow_rivals_let_the_budget_grow(
     monkeypatch.setattr(RegionRace, "measure_rivals", measure)
     monkeypatch.setattr(RegionInputs, "are_slow_for", lambda *given: slow)
     monkeypatch.setattr(RegionRace, "schedule_ahead", lambda race: None)
-    monkeypatch.setattr(RegionRace, "try_kernels", lambda race, *given, **named: race.blank)
+    monkeypatch.setattr(RegionRace, "try_kernels", lambda race, *given, **named: race.draft)
     one = ledger(tune="off", cache=False)
     one.inductor_s = 3.0 if enough else 0.5
     with WarmUp() as warm_up:
@@ -218,7 +218,7 @@ def test_what_cannot_win_is_not_searched(
 
     def no_kernels(self: RegionRace, search: bool) -> Decision:
         tried.append(search)
-        return replace(self.blank, why="no kernels")
+        return replace(self.draft, why="no kernels")
 
     monkeypatch.setattr(region_race, "Opponents", lambda *unused, **named: Slow(before_us))
     monkeypatch.setattr(region_race, "cheapest_us", lambda *unused: cheapest)
@@ -280,7 +280,7 @@ def test_what_a_race_decides(
     speedup: float, sure: bool, taken: bool, why: str, least: bool, region: Region, target: Target
 ) -> None:
     contest = RegionRace(region, target, ledger())
-    known = replace(contest.blank, before_is_least=least)
+    known = replace(contest.draft, before_is_least=least)
     found = contest._decide(known, raced(speedup, sure=sure), "a plan")
     assert (found.taken, found.why) == (taken, f"at least {why}" if least else why)
     assert found.open == (not sure)
@@ -292,9 +292,9 @@ def test_any_kernels_are_taken_where_none_need_win(
     speedup: float, sure: bool, region: Region, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contest = RegionRace(region, target, ledger())
-    assert not contest._decide(contest.blank, raced(speedup, sure=sure), "a plan").taken
+    assert not contest._decide(contest.draft, raced(speedup, sure=sure), "a plan").taken
     monkeypatch.setattr(region_race, "WIN", 0.0)
-    assert contest._decide(contest.blank, raced(speedup, sure=sure), "a plan").taken
+    assert contest._decide(contest.draft, raced(speedup, sure=sure), "a plan").taken
 
 
 @pytest.mark.parametrize("left_s", [1.4, 2.0, 4.0])
@@ -303,7 +303,7 @@ def test_a_search_is_begun_only_where_it_can_end(
 ) -> None:
     begun: list[bool] = []
     monkeypatch.setattr(RegionRace, "_measure_once", lambda self: None)
-    monkeypatch.setattr(RegionRace, "_run_funnel", lambda self, search: begun.append(search) or self.blank)
+    monkeypatch.setattr(RegionRace, "_run_funnel", lambda self, search: begun.append(search) or self.draft)
     for search in (False, True):
         RegionRace(region, target, ledger(budget_s=9.0)).try_kernels(left_s, None, search=search)
     assert begun == [search for search, least_s in ((False, 1.5), (True, 3.0)) if left_s >= least_s]
@@ -351,7 +351,7 @@ def test_inductors_code_is_compiled_only_where_it_decides(
     contest = RegionRace(replace(region, floor_us=0.0), target, ledger())
     assert contest._measure_once() is None
     contest.deadline = time.monotonic() + seconds
-    found = contest._race_inductor(contest.blank, region.subgraph.module, "a plan", unclear=False)
+    found = contest._race_inductor(contest.draft, region.subgraph.module, "a plan", unclear=False)
     assert (found.taken, found.before_is_least, bool(asked)) == (taken, least, compiled)
 
 
@@ -373,7 +373,7 @@ def test_while_other_regions_wait_inductors_code_is_compiled_later(
         RegionRace,
         "_run_funnel",
         lambda self, search: self._race_rivals(
-            replace(self.blank, after_us=10.0), region.subgraph.module, "a plan", False
+            replace(self.draft, after_us=10.0), region.subgraph.module, "a plan", False
         ),
     )
     monkeypatch.setattr(region_race, "_TOO_SHORT_US", 0.0)
@@ -381,7 +381,7 @@ def test_while_other_regions_wait_inductors_code_is_compiled_later(
     contest = RegionRace(replace(region, floor_us=0.0), target, ledger(budget_s=60.0))
     assert contest._measure_once() is None
     contest._opponents.most_us = 50.0
-    assert contest.confirm(9.0) == contest.blank  # nothing waits yet
+    assert contest.confirm(9.0) == contest.draft  # nothing waits yet
     first = contest.try_kernels(9.0, None, search=False, patient=True)
     assert (first.taken, first.open, raced_with) == (False, True, ["library calls"])
     assert contest.doubt_us > 0
@@ -402,9 +402,9 @@ def test_while_other_regions_wait_operators_race_later(
 
     def by_operators(self: RegionRace, search: bool) -> Decision:
         asked.append(search)
-        return replace(self.blank, taken=True, plan="operators", after_us=40.0, why="faster")
+        return replace(self.draft, taken=True, plan="operators", after_us=40.0, why="faster")
 
-    monkeypatch.setattr(RegionRace, "_run_funnel", lambda self, search: replace(self.blank, why="no kernels"))
+    monkeypatch.setattr(RegionRace, "_run_funnel", lambda self, search: replace(self.draft, why="no kernels"))
     monkeypatch.setattr(RegionRace, "_race_operators", by_operators)
     contest = RegionRace(replace(region, floor_us=0.0), target, ledger(budget_s=60.0))
     assert contest._measure_once() is None

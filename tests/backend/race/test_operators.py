@@ -244,7 +244,7 @@ def test_operators_are_taken_only_where_they_beat_inductor(
     monkeypatch.setattr(
         region_race, "Opponents", lambda *unused, **named: Timed(operators_us, (torch.randn(X),))
     )
-    monkeypatch.setattr(RegionRace, "_run_funnel", lambda self, search: replace(self.blank, why="no kernels"))
+    monkeypatch.setattr(RegionRace, "_run_funnel", lambda self, search: replace(self.draft, why="no kernels"))
     monkeypatch.setattr(RegionRace, "_race", lambda *unused: against(inductor_us, operators_us, sure=sure))
     race = RegionRace(found, pick_target("cpu"), Ledger(BackendOptions(budget_s=60.0, cache=False)))
     decision = race.try_kernels(30.0, None, search=False)
@@ -268,7 +268,7 @@ def test_inductors_code_is_made_for_operators_where_windows_were_searched(
     timed = Timed(100.0, tuple(torch.randn(one.shape) for one in found.subgraph.example()))
     timed.made = False
     monkeypatch.setattr(region_race, "Opponents", lambda *unused, **named: timed)
-    monkeypatch.setattr(RegionRace, "_run_funnel", lambda self, search: replace(self.blank, why="no kernels"))
+    monkeypatch.setattr(RegionRace, "_run_funnel", lambda self, search: replace(self.draft, why="no kernels"))
     monkeypatch.setattr(RegionRace, "_race", lambda *unused: against(200.0, 100.0))
     race = RegionRace(found, pick_target("cpu"), Ledger(BackendOptions(budget_s=60.0, cache=False)))
     assert race.try_kernels(30.0, None, search=search).taken == (search and windows)

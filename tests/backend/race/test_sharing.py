@@ -50,7 +50,7 @@ def turns(
     def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool, **more: Any) -> Decision:
         had.append(Turn(rows_of(self), search, seconds))
         self.ledger.spent_s += takes(had)
-        return self.blank
+        return self.draft
 
     monkeypatch.setattr(RegionRace, "try_kernels", tried)
     owner = ledger(budget_s=budget_s, cache=False)
@@ -88,11 +88,11 @@ def test_who_may_gain_most_comes_first(monkeypatch: pytest.MonkeyPatch, target: 
         if rows_of(self) != 6:
             return None
         self.settled = True
-        return replace(self.blank, why="settled")
+        return replace(self.draft, why="settled")
 
     def tried(self: RegionRace, seconds: float, guard: Any, *, search: bool, **more: Any) -> Any:
         order.append(rows_of(self))
-        return replace(self.blank, taken=True)
+        return replace(self.draft, taken=True)
 
     monkeypatch.setattr(RegionRace, "_measure_once", opened)
     monkeypatch.setattr(RegionRace, "try_kernels", tried)
@@ -153,11 +153,11 @@ def test_who_waits_for_inductors_code_lets_others_try_first(
         had.append(("searched" if search else "tried", rows_of(self)))
         if not search:
             were[rows_of(self)] = patient
-        return self.blank
+        return self.draft
 
     def confirmed(self: RegionRace, seconds: float) -> Any:
         had.append(("confirmed", rows_of(self)))
-        return self.blank
+        return self.draft
 
     for name, made in (("measure_rivals", measure), ("try_kernels", tried), ("confirm", confirmed)):
         monkeypatch.setattr(RegionRace, name, made)
@@ -180,7 +180,7 @@ def test_no_region_takes_the_time_of_a_race_that_may_gain_more(
     monkeypatch.setattr(
         RegionRace, "doubt_us", property(lambda self: doubt_us if rows_of(self) == 6 else 0.0)
     )
-    monkeypatch.setattr(RegionRace, "confirm", lambda self, seconds: self.blank)
+    monkeypatch.setattr(RegionRace, "confirm", lambda self, seconds: self.draft)
     had = turns(monkeypatch, target, 9.0, takes=lambda had: 3.0 if had[-1].seconds else 0.0)
     assert [one.rows for one in had if not one.search] == [6, 4, 2]
     assert [one.seconds > 0 for one in had if not one.search] == [True, True, begun]

@@ -143,22 +143,22 @@ class Told:
     """A choice of so many bytes, which takes longer by shares of a step of one second."""
 
     bytes: int
-    turns_s: float
+    chunks_s: float
     remade_s: float
-    turns: object = None
+    chunks: object = None
 
     is_ours = True
 
     @property
     def more_s(self) -> float:
-        return self.turns_s + self.remade_s
+        return self.chunks_s + self.remade_s
 
     @property
     def values(self) -> "Told":
         return self
 
 
-SURE, DOUBTFUL, PLAIN = Told(60, 0.02, 0.001, "turns"), Told(45, 0.02, 0.02, "turns"), Told(90, 0.0, 0.01)
+SURE, DOUBTFUL, PLAIN = Told(60, 0.02, 0.001, "chunks"), Told(45, 0.02, 0.02, "chunks"), Told(90, 0.0, 0.01)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ SURE, DOUBTFUL, PLAIN = Told(60, 0.02, 0.001, "turns"), Told(45, 0.02, 0.02, "tu
 def test_the_best_that_surely_costs_little_follows(
     choices: list[Told], tried: list[Told], surely: list[Told]
 ) -> None:
-    """Before: where half of the bytes was in reach at some risk, all other turns were left out."""
+    """Before: where half of the bytes was in reach at some risk, all other chunks were left out."""
     found: Any = choices_within_time(choices, 100, 1.0)  # type: ignore[arg-type]
     assert [[(one.bytes, one.more_s) for one in several] for several in found] == [
         [(one.bytes, one.more_s) for one in several] for several in (tried, surely)

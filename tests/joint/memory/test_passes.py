@@ -1,4 +1,4 @@
-"""Passes: attention by hand in turns, in the forward and in the backward pass, has eager's gradients."""
+"""Passes: attention by hand in chunks, in the forward and in the backward pass, has eager's gradients."""
 
 import math
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ LARGE = 4 * HEADS * TOKENS * TOKENS
 
 
 @pytest.fixture(autouse=True)
-def turns(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Iterator[None]:
-    """Take turns whatever a race says, of operators that run one by one."""
+def chunks(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Iterator[None]:
+    """Take chunks whatever a race says, of operators that run one by one."""
     monkeypatch.setenv("SUPEROPT_CACHE_DIR", str(tmp_path))
     with small(kept_bytes=1, fewer_bytes=LARGE - 1, fused=False):
         yield
@@ -46,7 +46,7 @@ SLOW = [pytest.param(one, marks=pytest.mark.slow, id=one.__name__) for one in (c
 
 
 @pytest.mark.parametrize("loss", [attention, *SLOW])
-def test_attention_in_turns(loss: Loss) -> None:
+def test_attention_in_chunks(loss: Loss) -> None:
     torch.manual_seed(0)
     given = torch.randn(TOKENS, 2 * WIDTH), torch.randn(2 * WIDTH, 3 * HEADS * WIDTH) / 4
     seen = Seen(loss, LARGE - 1, *given, table=select_decomp_table())

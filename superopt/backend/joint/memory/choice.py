@@ -1,4 +1,4 @@
-"""Choice: what a step keeps between its passes, and in which turns it computes its part."""
+"""Choice: what a step keeps between its passes, and in which chunks it computes its part."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import fx
 
-from superopt.backend.joint.joint_pass import Turned
+from superopt.backend.joint.chunks.choice import Chunks
+from superopt.backend.joint.joint_pass import Chunked
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.memory.kept import KeepOptions, KeptValues, Passes
 from superopt.backend.joint.memory.liveness import Liveness, PeakBytes, StepPeak
 from superopt.backend.joint.scaled import scale_in_place
 from superopt.backend.joint.step import Split, copy_module, saved_names, split
-from superopt.backend.joint.turns.choice import Turns
 from superopt.targets import Target
 
 __all__ = [
@@ -74,10 +74,10 @@ class JointGraph:
             both = least.bytes + self.by_pytorch.bytes
             for one in sorted(self.keep_options.cheapest(), key=lambda one: (one.seconds, one.bytes)):
                 peak = self._peak_bytes(one)
-                lower = peak.bytes < _FEWER * least.bytes or peak.in_turns < _FEWER * least.in_turns
+                lower = peak.bytes < _FEWER * least.bytes or peak.in_chunks < _FEWER * least.in_chunks
                 if (lower or peak.bytes + one.bytes <= both) and one.kept != self.by_pytorch.kept:
                     self._tradeoffs.append(one)
-                    least = PeakBytes(min(peak.bytes, least.bytes), min(peak.in_turns, least.in_turns))
+                    least = PeakBytes(min(peak.bytes, least.bytes), min(peak.in_chunks, least.in_chunks))
                     both = min(peak.bytes + one.bytes, both)
         return self._tradeoffs
 
@@ -97,12 +97,12 @@ class JointGraph:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepChoice:
-    """What is kept of a joint graph between its passes, and in which turns its part is computed, if any."""
+    """What is kept of a joint graph between its passes, and in which chunks its part is computed, if any."""
 
     joint: JointGraph
     values: KeptValues
-    turns: Turns | None = None
-    turns_s: float = 0.0  # the seconds that turns take longer
+    chunks: Chunks | None = None
+    chunks_s: float = 0.0  # the seconds that chunks take longer
 
     @property
     def bytes(self) -> int:
@@ -111,17 +111,17 @@ class StepChoice:
         For a graph that another graph goes on from, the bytes that it keeps until the backward pass.
         """
         if self.joint.is_part:
-            return self.values.bytes + self._turns_bytes
-        return self.joint.peak(self.values).without_gradients.with_turns(self._turns_bytes)
+            return self.values.bytes + self._chunks_bytes
+        return self.joint.peak(self.values).without_gradients.with_chunks(self._chunks_bytes)
 
     @property
     def whole_bytes(self) -> int:
         """About the most bytes that a step holds beside its inputs."""
-        return self.joint.peak(self.values).with_gradients.with_turns(self._turns_bytes)
+        return self.joint.peak(self.values).with_gradients.with_chunks(self._chunks_bytes)
 
     @property
-    def _turns_bytes(self) -> int:
-        return self.turns.bytes if self.turns is not None else 0
+    def _chunks_bytes(self) -> int:
+        return self.chunks.bytes if self.chunks is not None else 0
 
     @property
     def remade_s(self) -> float:
@@ -131,12 +131,12 @@ class StepChoice:
     @property
     def more_s(self) -> float:
         """The seconds that a step is expected to take longer."""
-        return self.turns_s + self.remade_s
+        return self.chunks_s + self.remade_s
 
     @property
     def is_ours(self) -> bool:
         """Whether anything is chosen otherwise than PyTorch does."""
-        return self.turns is not None or self.kept_by_us is not None
+        return self.chunks is not None or self.kept_by_us is not None
 
     @property
     def kept_by_us(self) -> KeptValues | None:
@@ -144,22 +144,22 @@ class StepChoice:
         return None if self.values is self.joint.by_pytorch else self.values
 
 
-def step_choices(joint: JointGraph, base: JointGraph, turned: Turned | None) -> list[StepChoice]:
-    """Return the choices for a graph: all values that may be kept, with all turns that there are.
+def step_choices(joint: JointGraph, base: JointGraph, chunked: Chunked | None) -> list[StepChoice]:
+    """Return the choices for a graph: all values that may be kept, with all chunks that there are.
 
-    The first is PyTorch's own, unless turns are taken whatever they cost.
+    The first is PyTorch's own, unless chunks are taken whatever they cost.
     """
-    without_turns = [StepChoice(base, values) for values in base.tradeoffs()]
-    if turned is None:
-        return without_turns
-    part_s = turned.found.share * base.keep_options.step_s
+    without_chunks = [StepChoice(base, values) for values in base.tradeoffs()]
+    if chunked is None:
+        return without_chunks
+    part_s = chunked.found.share * base.keep_options.step_s
     forced = limits().any_speed
     made = [
-        StepChoice(joint, values, turns, 0.0 if forced else (1 / turns.speed - 1) * part_s)
-        for turns in turned.found.turns
+        StepChoice(joint, values, chunks, 0.0 if forced else (1 / chunks.speed - 1) * part_s)
+        for chunks in chunked.found.chunks
         for values in joint.tradeoffs()
     ]
-    return made if forced else without_turns + made
+    return made if forced else without_chunks + made
 
 
 def pytorchs_choice(base: JointGraph) -> StepChoice:
@@ -170,7 +170,7 @@ def pytorchs_choice(base: JointGraph) -> StepChoice:
 def _least(choices: Sequence[StepChoice]) -> StepChoice:
     """Return the choice of the fewest bytes; those that are kept between the passes count twice.
 
-    Parts of either pass may be computed in turns later, which saves other bytes, but not those that are kept.
+    Parts of either pass may be computed in chunks later: that saves other bytes, but not those that are kept.
     """
     least = min(one.bytes + one.values.bytes for one in choices)
     few = (one for one in choices if _FEWER * (one.bytes + one.values.bytes) <= least)
@@ -189,7 +189,7 @@ def choices_within_time(
     The first one holds half of PyTorch's bytes for the least time; safer ones follow.
     """
     allowed_s, half = MORE_TIME * step_s, _SHARE * pytorch_bytes
-    surely = [one for one in choices if one.turns_s + _DOUBT * one.remade_s <= allowed_s]
+    surely = [one for one in choices if one.chunks_s + _DOUBT * one.remade_s <= allowed_s]
     found = list[StepChoice]()
     for fast in ([one for one in choices if one.more_s <= allowed_s], surely):
         few = [one for one in fast if one.bytes <= half]
@@ -199,8 +199,8 @@ def choices_within_time(
             found.append(min(few, key=_by_time))
         elif fast:
             found.append(_least(fast))
-    plain = [one for one in surely if one.turns is None]
-    if plain:  # the cost of turns is known from a race of the part alone only
+    plain = [one for one in surely if one.chunks is None]
+    if plain:  # the cost of chunks is known from a race of the part alone only
         found.append(_least(plain))
     tried = list(dict.fromkeys(one for one in found if one.is_ours))
     return tried, [one for one in tried if one in surely]

@@ -52,19 +52,19 @@ _WRITES_INTO = frozenset(_NAMES.split())
 
 @dataclass(frozen=True, slots=True)
 class PeakBytes:
-    """The most bytes held at once: at any time, and while turns run, without those of the turns."""
+    """The most bytes held at once: at any time, and while chunks run, without those of the chunks."""
 
     bytes: int = 0
-    in_turns: int = 0
+    in_chunks: int = 0
 
     def over(self, other: "PeakBytes", before: int) -> "PeakBytes":
         """Return the larger of this, on top of so many bytes from before, and another."""
-        in_turns = before + self.in_turns if self.in_turns else 0
-        return PeakBytes(max(before + self.bytes, other.bytes), max(in_turns, other.in_turns))
+        in_chunks = before + self.in_chunks if self.in_chunks else 0
+        return PeakBytes(max(before + self.bytes, other.bytes), max(in_chunks, other.in_chunks))
 
-    def with_turns(self, turns_bytes: int) -> int:
-        """Return the most bytes held at once if turns take so many."""
-        return max(self.bytes, self.in_turns + turns_bytes)
+    def with_chunks(self, chunks_bytes: int) -> int:
+        """Return the most bytes held at once if chunks take so many."""
+        return max(self.bytes, self.in_chunks + chunks_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,11 +250,11 @@ class _Pass:
 
         What is `given` from before is dropped after its last read; what is `lasting` stays to the end.
         """
-        most, in_turns = -self._unread(lasting, given, uncounted), 0
+        most, in_chunks = -self._unread(lasting, given, uncounted), 0
         for _, node, held in self.levels(lasting, given, uncounted):
             most = max(most, held + (within or {}).get(node, 0))
-            in_turns = max(in_turns, held) if node.target is REGION else in_turns
-        return PeakBytes(most, in_turns)
+            in_chunks = max(in_chunks, held) if node.target is REGION else in_chunks
+        return PeakBytes(most, in_chunks)
 
     def levels(
         self, lasting: Collection[_Memory], given: Collection[_Memory], uncounted: Collection[_Memory]

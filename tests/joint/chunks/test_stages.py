@@ -1,4 +1,4 @@
-"""Stages: turns whose products libraries make, in shared memory, compute what the graph does."""
+"""Stages: chunks whose products libraries make, in shared memory, compute what the graph does."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from superopt.backend.joint.chunks import choice, run
+from superopt.backend.joint.chunks.run import TiledKernel
+from superopt.backend.joint.chunks.stages import Multiply
+from superopt.backend.joint.chunks.tiles import Tiles
+from superopt.backend.joint.chunks.tiling import tiled, with_undefined
 from superopt.backend.joint.limits import changed
-from superopt.backend.joint.turns import choice, run
-from superopt.backend.joint.turns.run import TiledKernel
-from superopt.backend.joint.turns.stages import Multiply
-from superopt.backend.joint.turns.tiles import Tiles
-from superopt.backend.joint.turns.tiling import tiled, with_undefined
 from superopt.trace import trace
 from superopt.trace.run import run_graph
 
@@ -74,7 +74,7 @@ def masked(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 
 
 def scaled(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-    """What enters products is made in the turn itself, of inputs alone."""
+    """What enters products is made in the chunk itself, of inputs alone."""
     y = x / (x.square().sum(1, keepdim=True).sqrt() + 1)
     made = y @ w.t()
     return made.exp() @ v, made.t() @ y, (y @ v.t() * made).sum(1)
@@ -132,8 +132,8 @@ def test_stages_compute_what_the_whole_does(function: Function) -> None:
     assert count
 
 
-def test_turns_without_a_product_share_little() -> None:
-    """Before: the positions of a turn were those that fit where nothing is shared: a division by 0."""
+def test_chunks_without_a_product_share_little() -> None:
+    """Before: the positions of a chunk were those that fit where nothing is shared: a division by 0."""
     graph = trace(lambda x, w: (x[:, None] * w).sin().sum(-1), torch.randn(M, N), torch.randn(N, N)).graph
     found = [
         choice._rows(Tiles(graph, axis.name, 1, 4 * N * N), memory)
@@ -146,7 +146,7 @@ def test_turns_without_a_product_share_little() -> None:
 
 
 def test_within_a_number_of_bytes_the_clock_decides_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Larger turns race as well where their products take a little longer, and tiles of both orders."""
+    """Larger chunks race as well where their products take a little longer, and tiles of both orders."""
     function = lambda x, w: (x @ w.t()).softmax(-1) @ w  # noqa: E731
     graph = trace(function, torch.randn(64, K), torch.randn(N, K), for_proof=True).graph
     tiles = Tiles(graph, graph.inputs[0].dims[0][0], 1, 4 * 64 * N - 1)
@@ -165,7 +165,7 @@ def test_within_a_number_of_bytes_the_clock_decides_alone(monkeypatch: pytest.Mo
 
 
 def test_the_best_of_about_each_size_is_raced_for_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before: a larger turn was left out where its stages alone took a little longer, without a race."""
+    """Before: a larger chunk was left out where its stages alone took a little longer, without a race."""
     function = lambda x, w: (x @ w.t()).softmax(-1) @ w  # noqa: E731
     graph = trace(function, torch.randn(96, K), torch.randn(N, K), for_proof=True).graph
     tiles = Tiles(graph, graph.inputs[0].dims[0][0], 1, 4 * 96 * N - 1)
@@ -176,7 +176,7 @@ def test_the_best_of_about_each_size_is_raced_for_less_memory(monkeypatch: pytes
 
     monkeypatch.setattr(choice, "seconds_together", lambda kernels, given: [*map(seconds, kernels)])
     monkeypatch.setattr(TiledKernel, "flops", lambda kernel: {})
-    with changed(product_flops=1, turn_bytes=1 << 20):
+    with changed(product_flops=1, chunk_bytes=1 << 20):
         assert [one.rows for one in choice.chosen([tiles], {}, "balanced")] == [24, 48, 32]
         assert [one.rows for one in choice.chosen([tiles], {}, "fast")] == [24, 32]
 
@@ -194,7 +194,7 @@ def test_stages_that_were_not_tried_are_not_ours() -> None:
 @pytest.mark.parametrize(
     ("size", "most", "over", "rows"),
     [
-        (512, 170.7, 0.1, 176),  # three turns, not four with one of 8 positions
+        (512, 170.7, 0.1, 176),  # three chunks, not four with one of 8 positions
         (512, 341.3, 0.1, 256),
         (512, 600.0, 0.1, 512),
         (512, 170.7, 0.0, 128),  # a number of bytes holds
@@ -203,7 +203,7 @@ def test_stages_that_were_not_tried_are_not_ours() -> None:
         (1, 100.0, 0.0, 1),
     ],
 )
-def test_turns_are_of_nearly_equal_sizes(size: int, most: float, over: float, rows: int) -> None:
+def test_chunks_are_of_nearly_equal_sizes(size: int, most: float, over: float, rows: int) -> None:
     assert choice._even(size, most, over) == rows
 
 

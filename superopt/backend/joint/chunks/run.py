@@ -1,4 +1,4 @@
-"""Run: a tiled graph, one turn after another.
+"""Run: a tiled graph, one chunk after another.
 
 PyTorch computes products, and Inductor's code what lies between, or kernels of ours either.
 """
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from superopt.backend.joint.chunks.own import OwnStage, own_between, own_product
+from superopt.backend.joint.chunks.products import Matrices
+from superopt.backend.joint.chunks.skipped import counted_positions
+from superopt.backend.joint.chunks.stages import Between, Multiply, staged
+from superopt.backend.joint.chunks.tiling import Tiling
 from superopt.backend.joint.limits import limits
-from superopt.backend.joint.turns.own import OwnStage, own_between, own_product
-from superopt.backend.joint.turns.products import Matrices
-from superopt.backend.joint.turns.skipped import counted_positions
-from superopt.backend.joint.turns.stages import Between, Multiply, staged
-from superopt.backend.joint.turns.tiling import Tiling
 from superopt.candidates.sizes import resized
 from superopt.ir import REDUCTIONS, Graph, Port, Step, print_graph, value_axes
 from superopt.rivals.inductor import alone, compiled_by_inductor
@@ -27,19 +27,19 @@ from superopt.tune.measure import shortest_call_us
 __all__ = ["TiledKernel", "seconds_together"]
 
 _TIMES, _LONG_S = 6, 0.1  # how often a stage is timed that takes fewer seconds
-_FEW_TURNS = 2  # with so few turns, no copy of an operand is kept in the dtype of products
+_FEW_CHUNKS = 2  # with so few chunks, no copy of an operand is kept in the dtype of products
 _MOST_CODE = 32
 _FACTOR = "factor "  # before the name of an input, as products read it
 
 _Place = range | Tensor
-"""The positions of a turn: one after another, or here and there."""
+"""The positions of a chunk: one after another, or here and there."""
 
 _CODE: dict[object, Callable[..., Any]] = {}
 """What Inductor made of graphs between products, by all that it depends on."""
 
 
 class TiledKernel:
-    """The results of a tiled graph by name, for tensors by name; `rows` positions of the axis at a turn.
+    """The results of a tiled graph by name, for tensors by name; `rows` positions of the axis at a chunk.
 
     Matrices are multiplied in a dtype, in which their products lie in memory; all else is computed, and added
     up, in float32.
@@ -73,13 +73,13 @@ class TiledKernel:
         shared = self._shared()
         for number, place in enumerate(self._places(known, whole)):
             tensors = self._tensors(place, {**known, **whole}, shared)
-            self._turn(len(place), tensors, whole, again=number > 0)
+            self._compute_chunk(len(place), tensors, whole, again=number > 0)
             self._put_back(place, tensors, whole)
         del shared
         return {**_computed(tiling.after, {**known, **whole}), **{name: whole[name] for name in tiling.rows}}
 
-    def turned_tensors(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what turns read and write, beside what they share, by name."""
+    def chunk_tensors(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what chunks read and write, beside what they share, by name."""
         tiling, goal = self.tiling, self.tiling.goal
         known = {**given, **_computed(tiling.before, given)}
         wholes = [one.port for one in goal.outputs if one.port.name in tiling.rows]
@@ -87,7 +87,7 @@ class TiledKernel:
         return known | {one.port.name: _empty(goal, one.port, given).zero_() for one in tiling.products}
 
     def timed_stages(self, tensors: Mapping[str, Tensor]) -> dict[str, Callable[[], object]]:
-        """Return what a turn runs to make its products, and all that kernels of ours compute, by name.
+        """Return what a chunk runs to make its products, and all that kernels of ours compute, by name.
 
         Each has run once, so that its code is there. Kernels that differ in their order and in what is ours
         may be given the same tensors.
@@ -111,8 +111,8 @@ class TiledKernel:
         return any(key[0] == name and one is not None for key, one in self._made.items())
 
     def flops(self) -> dict[str, int]:
-        """Return about how many operations each stage of a turn takes, by name."""
-        sizes = {**self.tiling.turn.sizes, self.tiling.axis: self.rows}
+        """Return about how many operations each stage of a chunk takes, by name."""
+        sizes = {**self.tiling.chunk.sizes, self.tiling.axis: self.rows}
         found = dict[str, int]()
         for step in self.stages.steps:
             if isinstance(step, Multiply):
@@ -124,25 +124,25 @@ class TiledKernel:
 
     @property
     def reduces(self) -> bool:
-        """Whether what lies between products is reduced along other axes than that of the turns."""
+        """Whether what lies between products is reduced along other axes than that of the chunks."""
         steps = (
             one for stage in self.stages.steps if isinstance(stage, Between) for one in stage.graph.steps
         )
         return any(one.op in REDUCTIONS and self.tiling.axis not in one.axes for one in steps)
 
     def shared_bytes(self, rows: int) -> int:
-        """Return the bytes that turns of so many positions share."""
-        sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}
+        """Return the bytes that chunks of so many positions share."""
+        sizes = {**self.tiling.chunk.sizes, self.tiling.axis: rows}
         return self.dtype.itemsize * sum(self.stages.sizes_at(sizes))
 
     def _factored(self, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return tensors, with those that products read also in the dtype of products, under other names.
 
-        Of few turns each converts what it reads itself, a part at a time.
+        Of few chunks each converts what it reads itself, a part at a time.
         """
-        if self.tiling.goal.sizes[self.tiling.axis] <= _FEW_TURNS * self.rows:
+        if self.tiling.goal.sizes[self.tiling.axis] <= _FEW_CHUNKS * self.rows:
             return dict(known)
-        entering = {port.name for port in self.tiling.turn.inputs}
+        entering = {port.name for port in self.tiling.chunk.inputs}
         factors = {
             one.name
             for step in self.stages.steps
@@ -153,9 +153,9 @@ class TiledKernel:
         return {**known, **{f"{_FACTOR}{name}": known[name].to(self.dtype) for name in factors}}
 
     def _shared(self) -> list[Tensor]:
-        """Return the memory that turns share."""
+        """Return the memory that chunks share."""
         rows = min(self.rows, self.tiling.goal.sizes[self.tiling.axis])
-        sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}  # a turn's are those of the whole
+        sizes = {**self.tiling.chunk.sizes, self.tiling.axis: rows}  # a chunk's are those of the whole
         return [torch.empty(count, dtype=self.dtype) for count in self.stages.sizes_at(sizes)]
 
     @cached_property
@@ -164,26 +164,26 @@ class TiledKernel:
         return counted_positions(self.tiling)
 
     def _places(self, known: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> list[_Place]:
-        """Return the positions of each turn; where some need none, the results hold their zeros."""
+        """Return the positions of each chunk; where some need none, the results hold their zeros."""
         size, rows = self.tiling.goal.sizes[self.tiling.axis], self.rows
         all_of_them: list[_Place] = [range(at, min(at + rows, size)) for at in range(0, size, rows)]
         if self._counted is None:
             return all_of_them
         [counts] = _computed(self._counted, known).values()
         first, rest = (counts != 0).nonzero().flatten(), (counts == 0).nonzero().flatten()
-        turns = -(-len(first) // rows)
-        if turns >= len(all_of_them):
+        chunks = -(-len(first) // rows)
+        if chunks >= len(all_of_them):
             return all_of_them
-        for name in (*self.tiling.rows, *(one.port.name for one in self.tiling.products if not turns)):
+        for name in (*self.tiling.rows, *(one.port.name for one in self.tiling.products if not chunks)):
             whole[name].zero_()
-        order = torch.cat([first, rest])  # others fill the last turn, so that its code is that of all turns
-        return [order[at : at + rows] for at in range(0, turns * rows, rows)]
+        order = torch.cat([first, rest])  # others fill the last chunk, so that its code is that of all chunks
+        return [order[at : at + rows] for at in range(0, chunks * rows, rows)]
 
     def _put_back(self, place: _Place, tensors: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> None:
-        """Put the rows that a turn made of positions here and there where they belong."""
+        """Put the rows that a chunk made of positions here and there where they belong."""
         if isinstance(place, range):  # it wrote them there
             return
-        for one in self.tiling.turn.outputs:
+        for one in self.tiling.chunk.outputs:
             if (name := one.port.name) in self.tiling.rows:
                 self._apart(one.port, whole[name]).index_copy_(
                     one.port.axes.index(self.tiling.axis), place, tensors[name]
@@ -192,13 +192,13 @@ class TiledKernel:
     def _tensors(
         self, place: _Place, known: Mapping[str, Tensor], shared: Sequence[Tensor]
     ) -> dict[str, Tensor]:
-        """Return the tensors of a turn, with a dimension for each axis."""
+        """Return the tensors of a chunk, with a dimension for each axis."""
         tiling, stages = self.tiling, self.stages
-        sizes = {**tiling.turn.sizes, tiling.axis: len(place)}
-        ports = [*tiling.turn.inputs, *(one.port for one in tiling.products)]
-        ports += [one.port for one in tiling.turn.outputs if one.port.name in tiling.rows]
+        sizes = {**tiling.chunk.sizes, tiling.axis: len(place)}
+        ports = [*tiling.chunk.inputs, *(one.port for one in tiling.products)]
+        ports += [one.port for one in tiling.chunk.outputs if one.port.name in tiling.rows]
         tensors = {port.name: self._part(port, known[port.name], place) for port in ports}
-        for port in tiling.turn.inputs:
+        for port in tiling.chunk.inputs:
             if (name := f"{_FACTOR}{port.name}") in known:
                 tensors[name] = self._part(port, known[name], place)
         for name, number in stages.places.items():
@@ -206,7 +206,7 @@ class TiledKernel:
             tensors[name] = shared[number][: prod(shape)].view(shape)
         return tensors
 
-    def _turn(
+    def _compute_chunk(
         self, rows: int, tensors: dict[str, Tensor], whole: Mapping[str, Tensor], *, again: bool
     ) -> None:
         """Compute what is made of some positions, and put it where it belongs."""
@@ -229,7 +229,7 @@ class TiledKernel:
         *,
         again: bool = True,
     ) -> dict[str, Tensor]:
-        """Compute a stage of a turn, the first one or one `again`; return what has no place of its own."""
+        """Compute a stage of a chunk, the first one or one `again`; return what has no place of its own."""
         if isinstance(step, Between):
             return self._between(step, rows, tensors)
         left, right = (
@@ -239,7 +239,7 @@ class TiledKernel:
         assert right is not None
         made = tensors[step.name]
         if step.name in self._own:
-            sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}
+            sizes = {**self.tiling.chunk.sizes, self.tiling.axis: rows}
             operands = left, right, made
             own = self._own_stage(step.name, operands, lambda: own_product(step, sizes, operands))
             if own is not None:
@@ -260,7 +260,7 @@ class TiledKernel:
         return self._made[key]
 
     def _part(self, port: Port, tensor: Tensor, place: _Place) -> Tensor:
-        """Return the part of a tensor that one turn reads or writes, a dimension for each axis."""
+        """Return the part of a tensor that one chunk reads or writes, a dimension for each axis."""
         apart = self._apart(port, tensor)
         if self.tiling.axis not in port.axes:
             return apart
@@ -276,7 +276,7 @@ class TiledKernel:
     def _between(self, step: Between, rows: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute what lies between products; return what does not lie in shared memory."""
         graph = step.graph
-        sizes = {**self.tiling.turn.sizes, self.tiling.axis: rows}
+        sizes = {**self.tiling.chunk.sizes, self.tiling.axis: rows}
         entering = {port.name: port for port in graph.inputs}
         inputs = [tensors[name].reshape(_shape(port, sizes)) for name, port in entering.items()]
         if step.name in self._own:
@@ -308,10 +308,10 @@ class TiledKernel:
 def seconds_together(kernels: Sequence[TiledKernel], given: Mapping[str, Tensor]) -> list[dict[str, float]]:
     """Return how long each timed stage takes of kernels of one tiling, in any order of axes, by name.
 
-    The stages run one after another, as in a turn, and the kernels in rounds, so that all meet the same
+    The stages run one after another, as in a chunk, and the kernels in rounds, so that all meet the same
     caches and the same neighbors; the shortest time of each counts. What takes long is timed once.
     """
-    tensors = kernels[0].turned_tensors(given)
+    tensors = kernels[0].chunk_tensors(given)
     several = [one.timed_stages(tensors) for one in kernels]
     taken: list[dict[str, float]] = [dict.fromkeys(stages, inf) for stages in several]
     for _ in range(_TIMES):
@@ -363,7 +363,7 @@ def _shape(port: Port, sizes: Mapping[str, int]) -> list[int]:
 
 
 def _computed(graph: Graph, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what PyTorch computes of a graph, operator by operator: little, before the turns or after."""
+    """Return what PyTorch computes of a graph, operator by operator: little, before the chunks or after."""
     if not graph.outputs:
         return {}
     device = next(iter(known.values())).device

@@ -1,4 +1,4 @@
-"""Integers: whether turns, which compute in float32, make of integers what PyTorch makes of them.
+"""Integers: whether chunks, which compute in float32, make of integers what PyTorch makes of them.
 
 A float32 holds whole numbers below 2^24 exactly, and integers that enter may be larger. They are rounded
 where they enter, as PyTorch rounds them where it makes floats of them. Rounding changes no order. So integers

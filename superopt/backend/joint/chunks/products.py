@@ -1,4 +1,4 @@
-"""Products: those of a turn as matrices, written or added where they belong, by a library."""
+"""Products: those of a chunk as matrices, written or added where they belong, by a library."""
 
 from collections.abc import Sequence
 from math import prod
@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from superopt.backend.joint.turns.stages import Multiply
+from superopt.backend.joint.chunks.stages import Multiply
 
 __all__ = ["Matrices"]
 

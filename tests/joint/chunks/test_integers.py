@@ -1,4 +1,4 @@
-"""Integers in training steps: what float32 does not hold of them is no part that turns compute."""
+"""Integers in training steps: what float32 does not hold of them is no part that chunks compute."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from superopt.backend.decision import Decision
-from superopt.backend.joint.turns.integers import holds_integers
+from superopt.backend.joint.chunks.integers import holds_integers
 from superopt.ir import parse_graph
 
 from ..steps import WIDTH, WORDS

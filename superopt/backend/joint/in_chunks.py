@@ -1,4 +1,4 @@
-"""In turns: a part of a graph as algebra that is computed in turns, and its call in place of operators."""
+"""In chunks: a part of a graph as algebra that is computed in chunks, and its call in place of operators."""
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -8,33 +8,33 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from superopt.backend.joint.chunks.choice import Chunks
+from superopt.backend.joint.chunks.factored import factored
+from superopt.backend.joint.chunks.integers import holds_integers
+from superopt.backend.joint.chunks.joined import joined
+from superopt.backend.joint.chunks.tiles import Tiles
+from superopt.backend.joint.chunks.tiling import tiled, with_undefined
 from superopt.backend.joint.piece import is_tangent, piece_around
 from superopt.backend.joint.scaled import leave_zeros
-from superopt.backend.joint.turns.choice import Turns
-from superopt.backend.joint.turns.factored import factored
-from superopt.backend.joint.turns.integers import holds_integers
-from superopt.backend.joint.turns.joined import joined
-from superopt.backend.joint.turns.tiles import Tiles
-from superopt.backend.joint.turns.tiling import tiled, with_undefined
 from superopt.backend.region_plan import REGION, RegionPlan, kept_plan
 from superopt.backend.subgraph import Subgraph
 from superopt.ir import Graph
-from superopt.rivals.aten import flops_of, is_matmul, tensors_in, value_of
+from superopt.rivals.aten import add_call, flops_of, is_matmul, tensors_in, value_of
 from superopt.rivals.inductor import alone
 from superopt.targets import Target
 from superopt.trace import trace
 
-__all__ = ["APART", "InTurns", "in_turns_around", "put_in"]
+__all__ = ["APART", "InChunks", "chunks_around", "put_in"]
 
 APART = {torch.float32: 1e-3, torch.bfloat16: 3e-2}
 """The difference of two equal results at most, as a share of the largest number, by the dtype of products."""
 
-_WAYS = 2  # axes along which turns are tried
+_WAYS = 2  # axes along which chunks are tried
 
 
 @dataclass(frozen=True, slots=True)
-class InTurns:
-    """A part in turns: its plan, what it reads, and the results that the gradient of the loss multiplies."""
+class InChunks:
+    """A part in chunks: its plan, what it reads, and the results that the gradient of the loss multiplies."""
 
     subgraph: Subgraph
     plan: RegionPlan
@@ -45,15 +45,15 @@ class InTurns:
     tangent: fx.Node | None = None
     scaled: frozenset[str] = frozenset()
     share: float = 1.0  # the share of the operations of the graph that the part has
-    turns: tuple[Turns, ...] = ()  # the turns to choose from; the first where nothing else decides
+    chunks: tuple[Chunks, ...] = ()  # the chunks to choose from; the first where nothing else decides
 
-    def with_tiles(self, tiles: Tiles, target: str) -> "InTurns":
-        """Return the part in other turns."""
+    def with_tiles(self, tiles: Tiles, target: str) -> "InChunks":
+        """Return the part in other chunks."""
         return replace(self, plan=RegionPlan.of_operators(self.plan.goal, target, tiles), tiles=tiles)
 
-    def with_turns(self, turns: tuple[Turns, ...], target: str) -> "InTurns":
-        """Return the part in the first of some turns, for another to be chosen later."""
-        return replace(self.with_tiles(turns[0].tiles, target), turns=turns)
+    def with_chunks(self, chunks: tuple[Chunks, ...], target: str) -> "InChunks":
+        """Return the part in the first of some chunks, for another to be chosen later."""
+        return replace(self.with_tiles(chunks[0].tiles, target), chunks=chunks)
 
     def given(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the inputs of the part in the order of the plan."""
@@ -73,15 +73,15 @@ class InTurns:
         return by(made, tensors[self.subgraph.inputs.index(self.tangent)])
 
 
-def in_turns_around(
+def chunks_around(
     graph: fx.Graph,
     seeds: Sequence[fx.Node],
     gates: Collection[fx.Node],
     target: Target,
     limit_bytes: int,
     outside: Collection[str] = (),
-) -> InTurns | None:
-    """Return a part in turns, or None where no axis serves.
+) -> InChunks | None:
+    """Return a part in chunks, or None where no axis serves.
 
     Where gates are given, through which the gradient of a loss enters, the part takes in both passes, and
     must be a multiple of it.
@@ -94,7 +94,7 @@ def in_turns_around(
     traced = alone(lambda: trace(subgraph.module, *subgraph.example(), name="step", for_proof=True))
     if traced.program.opaque and not outside:  # what is made of labels, as by padding, can be read instead
         opaque = {one.target for one in traced.program.opaque}
-        return in_turns_around(graph, seeds, gates, target, limit_bytes, opaque)
+        return chunks_around(graph, seeds, gates, target, limit_bytes, opaque)
     if traced.program.opaque or len(traced.program.regions) != 1:
         return None
     nodes = dict(zip(traced.input_names, subgraph.inputs, strict=True))
@@ -114,13 +114,13 @@ def in_turns_around(
     plan = RegionPlan.of_operators(goal, target.name, ways[0])
     tangent = tangents[0] if tangents else None
     inside, whole = (sum(map(flops_of, nodes)) for nodes in (subgraph.piece.nodes, graph.nodes))
-    return InTurns(
+    return InChunks(
         subgraph, plan, traced.program.outputs, nodes, ways[0], ways, tangent, scaled, inside / max(whole, 1)
     )
 
 
 def _dtype(subgraph: Subgraph) -> torch.dtype | None:
-    """Return in which dtype a part multiplies, None where turns cannot."""
+    """Return in which dtype a part multiplies, None where chunks cannot."""
     results = [value_of(one.node) for one in subgraph.results]
     nodes = *subgraph.inputs, *subgraph.piece.nodes
     read = (one for node in nodes for one in tensors_in(value_of(node)))
@@ -145,7 +145,7 @@ def _ways(program: Graph, limit_bytes: int, dtype: torch.dtype, *, most: int) ->
     return tuple(found)
 
 
-def put_in(graph: fx.Graph, found: InTurns) -> None:
+def put_in(graph: fx.Graph, found: InChunks) -> None:
     """Replace a part by a call of its plan, and what the gradient of the loss then multiplies."""
     from torch._inductor.pattern_matcher import stable_topological_sort
 
@@ -153,13 +153,9 @@ def put_in(graph: fx.Graph, found: InTurns) -> None:
     results = found.subgraph.results
     place = {name: at for at, name in enumerate(found.plan.outputs)}
     given = [found.inputs[name] for name in found.plan.inputs]
-    first = found.subgraph.piece.nodes[0]
-    with graph.inserting_before(first):
-        call = graph.call_function(REGION, (text, given))
     mode = torch._guards.detect_fake_mode([value_of(node) for node in given])
-    assert mode is not None
-    with mode:
-        call.meta["val"] = REGION(text, [value_of(node) for node in given])
+    with graph.inserting_before(found.subgraph.piece.nodes[0]):
+        call = add_call(graph, mode, REGION, text, given)
     call.meta["partitioner_tag"] = "is_forward"
     point = call
     for result, name in zip(results, found.names, strict=True):

@@ -1,17 +1,17 @@
-"""Stages: one turn as large products of matrices, which libraries make, and what is computed between them.
+"""Stages: one chunk as large products of matrices, which libraries make, and what is computed between them.
 
-logits = x @ w.t()          a product, into memory that all turns share
+logits = x @ w.t()          a product, into memory that all chunks share
 d = softmax(logits) - ...   computed between products, over the logits
 dx[rows] = d @ w            a product, into its rows of what leaves
-dw += d.t() @ x             a product, added to those of earlier turns
+dw += d.t() @ x             a product, added to those of earlier chunks
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from superopt.backend.joint.chunks.tiling import Tiling, part_of
 from superopt.backend.joint.limits import limits
-from superopt.backend.joint.turns.tiling import Tiling, part_of
 from superopt.ir import Graph, Output, Port, Step, mask_values, value_axes
 
 __all__ = ["Between", "Multiply", "Operand", "Stages", "staged"]
@@ -29,7 +29,7 @@ class Operand:
 class Multiply:
     """Products of two matrices, one for each position of the axes that both keep.
 
-    `adds` says that they are added to those of earlier turns.
+    `adds` says that they are added to those of earlier chunks.
     """
 
     left: Operand
@@ -69,7 +69,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """A turn in order; tensors go from stage to stage by name, some in memory that all turns share."""
+    """A chunk in order; tensors go from stage to stage by name, some in memory that all chunks share."""
 
     steps: tuple[Multiply | Between, ...]
     places: Mapping[str, int]  # the number of the shared memory in which a tensor lies
@@ -85,15 +85,15 @@ class Stages:
 
 
 def staged(tiling: Tiling, *, last: bool) -> Stages:
-    """Return the stages of a tiling's turns; products have the axis of the turns first or last."""
+    """Return the stages of a tiling's chunks; products have the axis of the chunks first or last."""
     return _Stager(tiling, last=last).made()
 
 
 class _Stager:
-    """Sorts the values of a turn: those of odd levels are products, those of even ones lie between them."""
+    """Sorts the values of a chunk: those of odd levels are products, those of even ones lie between them."""
 
     def __init__(self, tiling: Tiling, *, last: bool) -> None:
-        self.tiling, self.graph, self.last = tiling, tiling.turn, last
+        self.tiling, self.graph, self.last = tiling, tiling.chunk, last
         self.axes, self.masks = value_axes(self.graph), mask_values(self.graph)
         self.first = len(self.graph.inputs)
         self.products = {value for value, step in self.graph.numbered if self._multiplies(step)}

@@ -1,11 +1,11 @@
-"""Products of a turn are those of matrices that lie in memory in any way, in any dtype."""
+"""Products of a chunk are those of matrices that lie in memory in any way, in any dtype."""
 
 import pytest
 import torch
 
-from superopt.backend.joint.turns import products
-from superopt.backend.joint.turns.products import Matrices
-from superopt.backend.joint.turns.stages import Multiply, Operand
+from superopt.backend.joint.chunks import products
+from superopt.backend.joint.chunks.products import Matrices
+from superopt.backend.joint.chunks.stages import Multiply, Operand
 
 AXES = {"left": ("m", "k"), "right": ("k", "n"), "made": ("m", "n")}
 

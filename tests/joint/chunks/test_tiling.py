@@ -1,4 +1,4 @@
-"""Tiling: a graph in turns along an axis computes what the graph does, or is refused."""
+"""Tiling: a graph in chunks along an axis computes what the graph does, or is refused."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from superopt.backend.joint.turns.tiling import UNDEFINED, Product, Tiling, tiled, with_undefined
+from superopt.backend.joint.chunks.tiling import UNDEFINED, Product, Tiling, tiled, with_undefined
 from superopt.candidates.sizes import resized
 from superopt.ir import Graph, Port
 from superopt.trace import trace
@@ -18,7 +18,7 @@ LARGE = 4 * M * N - 1
 Function = Callable[..., object]
 
 
-def in_turns(tiling: Tiling, given: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
+def in_chunks(tiling: Tiling, given: dict[str, Tensor], rows: int) -> dict[str, Tensor]:
     """Compute a tiling part by part in float64, as its definition says."""
     axis, goal = tiling.axis, tiling.goal
     known = {**given, **run_graph(tiling.before, given)}
@@ -30,16 +30,17 @@ def in_turns(tiling: Tiling, given: dict[str, Tensor], rows: int) -> dict[str, T
             whole[one.port.name].fill_(-torch.inf)
     for start in range(0, goal.sizes[axis], rows):
         count = min(rows, goal.sizes[axis] - start)
-        turn = resized(tiling.turn, {axis: count})
+        chunk = resized(tiling.chunk, {axis: count})
 
         def part(port: Port, tensor: Tensor, start: int = start, count: int = count) -> Tensor:
             apart = tensor.reshape([goal.sizes[one] for one in port.axes])
             return apart.narrow(port.axes.index(axis), start, count) if axis in port.axes else apart
 
         made = run_graph(
-            turn, {port.name: part(port, known[port.name]).reshape(turn.shape(port)) for port in turn.inputs}
+            chunk,
+            {port.name: part(port, known[port.name]).reshape(chunk.shape(port)) for port in chunk.inputs},
         )
-        for one in turn.outputs:
+        for one in chunk.outputs:
             if one.port.name in tiling.rows:
                 target = part(one.port, whole[one.port.name])
                 target.copy_(made[one.port.name].reshape(target.shape))
@@ -53,7 +54,7 @@ def in_turns(tiling: Tiling, given: dict[str, Tensor], rows: int) -> dict[str, T
 
 
 def _multiplied(product: Product, made: dict[str, Tensor]) -> Tensor:
-    """Return a product of two values of a turn, by the names of their axes."""
+    """Return a product of two values of a chunk, by the names of their axes."""
     ports = (product.left, product.right, product.port)
     numbers = {
         axis: at for at, axis in enumerate(dict.fromkeys(axis for port in ports for axis in port.axes))
@@ -115,7 +116,7 @@ TILED: dict[str, tuple[Function, tuple[Tensor, ...], set[str]]] = {
 
 
 @pytest.mark.parametrize("name", TILED)
-def test_turns_compute_what_the_whole_does(name: str) -> None:
+def test_chunks_compute_what_the_whole_does(name: str) -> None:
     function, inputs, expected = TILED[name]
     traced = trace(function, *inputs, for_proof=True)
     graph, given = with_undefined(traced.graph), dict(zip(traced.input_names, inputs, strict=True))
@@ -127,7 +128,7 @@ def test_turns_compute_what_the_whole_does(name: str) -> None:
     assert set(found) == expected
     for tiling in found.values():
         for rows in (1, 4, M):
-            made = in_turns(tiling, given, rows)
+            made = in_chunks(tiling, given, rows)
             for one in graph.outputs:
                 torch.testing.assert_close(made[one.port.name], wanted[one.port.name])
 
@@ -144,7 +145,7 @@ def kept(x: Tensor, w: Tensor) -> Tensor:
 
 
 def by_position(x: Tensor, w: Tensor) -> Tensor:
-    """What a turn makes depends on where its rows are."""
+    """What a chunk makes depends on where its rows are."""
     return torch.tril(x @ w[:M].t()).exp().sum(1)
 
 
@@ -155,7 +156,7 @@ def moved(x: Tensor, w: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("function", [standardized, kept, by_position, moved])
-def test_what_turns_cannot_compute_is_refused(function: Function) -> None:
+def test_what_chunks_cannot_compute_is_refused(function: Function) -> None:
     graph = trace(function, X, W, for_proof=True).graph
     rows = next(port.dims[0][0] for port in graph.inputs if graph.shape(port) == (M, K))
     assert tiled(graph, rows, 4 * M * M - 1 if function is by_position else LARGE - 1) is None

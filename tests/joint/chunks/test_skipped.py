@@ -1,4 +1,4 @@
-"""Positions that no result depends on need no turn, and are found by what a turn computes."""
+"""Positions that no result depends on need no chunk, and are found by what a chunk computes."""
 
 import random
 from collections.abc import Callable
@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from superopt.backend.decision import Decision
+from superopt.backend.joint.chunks.run import TiledKernel
+from superopt.backend.joint.chunks.skipped import counted_positions
+from superopt.backend.joint.chunks.tiling import tiled, with_undefined
 from superopt.backend.joint.limits import changed
-from superopt.backend.joint.turns.run import TiledKernel
-from superopt.backend.joint.turns.skipped import counted_positions
-from superopt.backend.joint.turns.tiling import tiled, with_undefined
 from superopt.trace import trace
 from superopt.trace.run import run_graph
 
@@ -35,7 +35,7 @@ def labels(kept: int) -> Tensor:
 
 
 def kernel_of(function: Function, *inputs: Tensor) -> tuple[TiledKernel, Callable[..., None]]:
-    """Return a kernel in turns along the rows, and what compares its results with the program's."""
+    """Return a kernel in chunks along the rows, and what compares its results with the program's."""
     traced = trace(function, *inputs, for_proof=True)
     graph = with_undefined(traced.graph)
     rows = next(port.dims[0][0] for port in graph.inputs if graph.shape(port) == (M, K))
@@ -55,15 +55,17 @@ def kernel_of(function: Function, *inputs: Tensor) -> tuple[TiledKernel, Callabl
 
 
 @pytest.mark.parametrize("kept", [0, 1, 4, 5, 9, 20, 21, M])
-def test_ignored_labels_take_no_turn(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_labels_take_no_chunk(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(kept)
-    turns = list[int]()
-    turn = TiledKernel._turn
-    monkeypatch.setattr(TiledKernel, "_turn", lambda *a, **n: (turns.append(a[1]), turn(*a, **n))[1])
+    chunks = list[int]()
+    chunk = TiledKernel._compute_chunk
+    monkeypatch.setattr(
+        TiledKernel, "_compute_chunk", lambda *a, **n: (chunks.append(a[1]), chunk(*a, **n))[1]
+    )
     with changed(fused=False, product_flops=1):
         _, compare = kernel_of(loss, torch.randn(M, K), torch.randn(N, K), labels(M // 2))
         compare(torch.randn(M, K), torch.randn(N, K), labels(kept))
-    assert turns == [ROWS] * -(-kept // ROWS)
+    assert chunks == [ROWS] * -(-kept // ROWS)
 
 
 def summed(x: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -104,7 +106,7 @@ DEPENDING = {
 
 
 @pytest.mark.parametrize("name", DEPENDING)
-def test_where_a_result_depends_on_all_positions_each_has_a_turn(name: str) -> None:
+def test_where_a_result_depends_on_all_positions_each_has_a_chunk(name: str) -> None:
     with changed(fused=False, product_flops=1):
         more = DEPENDING[name]
         function = with_more(more)

@@ -1,4 +1,4 @@
-"""Stages of turns by kernels of ours: as PyTorch computes them, where they lie, whatever the layout."""
+"""Stages of chunks by kernels of ours: as PyTorch computes them, where they lie, whatever the layout."""
 
 from itertools import product
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from superopt.backend.joint.turns import own
-from superopt.backend.joint.turns.own import own_between, own_product
-from superopt.backend.joint.turns.stages import Between, Multiply, Operand
+from superopt.backend.joint.chunks import own
+from superopt.backend.joint.chunks.own import own_between, own_product
+from superopt.backend.joint.chunks.stages import Between, Multiply, Operand
 from superopt.codegen.errors import NoCompilerError
 from superopt.ir import parse_graph
 
@@ -55,7 +55,7 @@ def test_products(orders: tuple[str, str, str], dtype: torch.dtype, adds: bool) 
     torch.manual_seed(0)
     step = multiply(*orders, adds=adds)
     stage = None
-    for m in (M, 1, 50):  # the last turn may be a shorter one
+    for m in (M, 1, 50):  # the last chunk may be a shorter one
         sizes = {**SIZES, "m": m}
         left, right = (drawn(axes, sizes, dtype) for axes in orders[:2])
         made = drawn(orders[2], sizes, torch.float32 if adds else dtype)

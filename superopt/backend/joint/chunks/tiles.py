@@ -1,4 +1,4 @@
-"""Tiles: a region's results in turns along an axis, as what a plan holds and calls."""
+"""Tiles: a region's results in chunks along an axis, as what a plan holds and calls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from superopt.backend.joint.turns.integers import holds_integers
-from superopt.backend.joint.turns.joined import joined
-from superopt.backend.joint.turns.run import TiledKernel
-from superopt.backend.joint.turns.tiling import UNDEFINED, tiled, with_undefined
+from superopt.backend.joint.chunks.integers import holds_integers
+from superopt.backend.joint.chunks.joined import joined
+from superopt.backend.joint.chunks.run import TiledKernel
+from superopt.backend.joint.chunks.tiling import UNDEFINED, tiled, with_undefined
 from superopt.errors import InputError
 from superopt.ir import Graph
 from superopt.trace.run import TORCH_DTYPES, in_own_memory
@@ -20,9 +20,9 @@ __all__ = ["Tiles"]
 
 @dataclass(slots=True)
 class Tiles:
-    """Along which axis a program is computed in turns, how much of it at a turn, and what is too large else.
+    """The axis along which a program is computed in chunks, how much each takes, and what is too large else.
 
-    Axes of the program that always occur together are one axis of the goal, of which the turns are.
+    Axes of the program that always occur together are one axis of the goal, of which the chunks are.
     """
 
     program: Graph
@@ -68,7 +68,7 @@ class Tiles:
 
     @property
     def goal(self) -> Graph:
-        """The program with joined axes, as the turns compute it."""
+        """The program with joined axes, as the chunks compute it."""
         return joined(self.program).goal
 
     def entering(self, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -76,12 +76,12 @@ class Tiles:
         return joined(self.program).enter(known)
 
     def prove(self, program: Graph) -> None:
-        """Raise InputError unless a program can be computed so: what turns do follows from its algebra."""
+        """Raise InputError unless a program can be computed so: what chunks do follows from its algebra."""
         self._kernel = self._made(joined(program).goal)
 
     @property
     def kernel(self) -> TiledKernel:
-        """What computes the turns."""
+        """What computes the chunks."""
         if self._kernel is None:
             self._kernel = self._made(self.goal)
         return self._kernel
@@ -89,5 +89,5 @@ class Tiles:
     def _made(self, goal: Graph) -> TiledKernel:
         tiling = tiled(with_undefined(goal), self.axis, self.limit_bytes)
         if tiling is None or not holds_integers(goal):
-            raise InputError(f"{goal.name}: it cannot be computed in turns along {self.axis}")
+            raise InputError(f"{goal.name}: it cannot be computed in chunks along {self.axis}")
         return TiledKernel(tiling, self.rows, last=self.last, own=self.own, dtype=TORCH_DTYPES[self.dtype])

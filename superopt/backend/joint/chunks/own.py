@@ -1,4 +1,4 @@
-"""Own: stages of a turn by kernels of ours, which read and write where the turn's tensors lie."""
+"""Own: stages of a chunk by kernels of ours, which read and write where the chunk's tensors lie."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from superopt.backend.joint.turns.stages import Between, Multiply, Operand
+from superopt.backend.joint.chunks.stages import Between, Multiply, Operand
 from superopt.candidates.sizes import resized
 from superopt.codegen.cpp import CppMuGraph
 from superopt.codegen.errors import UnsupportedError
@@ -81,7 +81,7 @@ def _made(graph: Graph, over: Mapping[str, str]) -> OwnStage | None:
     try:
         return OwnStage(graph, over)
     except SuperoptError as error:  # there may be no compiler
-        log.info("a stage of turns is left to PyTorch: %s", first_line(error))
+        log.info("a stage of chunks is left to PyTorch: %s", first_line(error))
         return None
 
 

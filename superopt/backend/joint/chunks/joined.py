@@ -6,7 +6,7 @@ in y: i64[b, s]                    in y: i64[b_s]
 t3 = contract[k](x, w)             t3 = contract[k](x, w)
 t9 = sum[b, s](t8)                 t9 = sum[b_s](t8)
 
-Turns take some positions of one axis, here and there. So they may take any words of any sentences.
+Chunks take some positions of one axis, here and there. So they may take any words of any sentences.
 """
 
 from collections.abc import Mapping, Sequence

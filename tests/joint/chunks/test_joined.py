@@ -1,4 +1,4 @@
-"""Axes that always occur together are one axis of the turns, so that ignored words of sentences take none."""
+"""Axes that always occur together are one axis of the chunks: ignored words of sentences take none."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from superopt.backend.decision import Decision
+from superopt.backend.joint.chunks.joined import joined
+from superopt.backend.joint.chunks.run import TiledKernel
+from superopt.backend.joint.chunks.tiles import Tiles
 from superopt.backend.joint.limits import changed
-from superopt.backend.joint.turns.joined import joined
-from superopt.backend.joint.turns.run import TiledKernel
-from superopt.backend.joint.turns.tiles import Tiles
 from superopt.ir import Graph, parse_graph
 from superopt.trace import trace
 from superopt.trace.run import TORCH_DTYPES, run_graph
@@ -147,13 +147,15 @@ def words_first(x: Tensor, w: Tensor, y: Tensor) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("kept", [0, 1, 4, 5, 20, 21, B * S])
 @pytest.mark.parametrize(("function", "shape"), [(loss, (B, S, K)), (words_first, (S, B, K))])
-def test_ignored_words_take_no_turn(
+def test_ignored_words_take_no_chunk(
     function: Callable[..., Any], shape: tuple[int, ...], kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(kept)
-    turns = list[int]()
-    turn = TiledKernel._turn
-    monkeypatch.setattr(TiledKernel, "_turn", lambda *a, **n: (turns.append(a[1]), turn(*a, **n))[1])
+    chunks = list[int]()
+    chunk = TiledKernel._compute_chunk
+    monkeypatch.setattr(
+        TiledKernel, "_compute_chunk", lambda *a, **n: (chunks.append(a[1]), chunk(*a, **n))[1]
+    )
     given = torch.randn(shape), torch.randn(N, K), labels(kept)
     traced = trace(function, *given, for_proof=True)
     [axis] = [one for one in joined(traced.graph).goal.axes if one.size == B * S]
@@ -163,7 +165,7 @@ def test_ignored_words_take_no_turn(
     wanted = {name: one.float() for name, one in run_graph(traced.graph, known).items()}
     torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
     assert all(one.is_contiguous() for one in made.values())
-    assert turns == [ROWS] * -(-kept // ROWS)
+    assert chunks == [ROWS] * -(-kept // ROWS)
 
 
 def flat(logits: Tensor, y: Tensor, **more: Any) -> Tensor:

@@ -1,10 +1,10 @@
-"""Skipped: the positions of the turns' axis that no result depends on, as those of labels that are ignored.
+"""Skipped: the positions of the chunks' axis that no result depends on, as those of labels that are ignored.
 
-keep   = label != -100                     [m]      a mask that a turn makes of what enters along its axis
+keep   = label != -100                     [m]      a mask that a chunk makes of what enters along its axis
 loss   = sum[m](keep * ...)                []
 grad   = softmax(logits) * sum(keep * ...) [m, n]   where it is 0, so is all that leaves
 
-Such positions need no turn: their part of each sum is 0, and so are their rows of what leaves. In a batch of
+Such positions need no chunk: their part of each sum is 0, and so are their rows of what leaves. In a batch of
 sentences m is one axis that stands for sentences and words (`joined.py`).
 """
 
@@ -13,7 +13,7 @@ from math import prod
 
 import torch
 
-from superopt.backend.joint.turns.tiling import Tiling, part_of
+from superopt.backend.joint.chunks.tiling import Tiling, part_of
 from superopt.ir import REDUCTIONS, Graph, Output, Port, Step, mask_values, value_axes
 from superopt.ops import OPS
 from superopt.trace.run import Evaluation, Value
@@ -34,7 +34,7 @@ _Known = Value | None
 
 def counted_positions(tiling: Tiling) -> Graph | None:
     """Return the graph that makes the mask of the positions that count; None where all of them may."""
-    graph, axis = tiling.turn, tiling.axis
+    graph, axis = tiling.chunk, tiling.axis
     axes, masks = value_axes(graph), mask_values(graph)
     along = [set(one) <= {axis} for one in axes[: len(graph.inputs)]]  # made of what enters along the axis
     for step in graph.steps:
@@ -47,8 +47,8 @@ def counted_positions(tiling: Tiling) -> Graph | None:
 
 
 def _leaves_out(tiling: Tiling, mask: int) -> bool:
-    """Whether nothing that leaves a turn depends on positions where a mask is 0, but for rows of zeros."""
-    graph = tiling.turn
+    """Whether nothing that leaves a chunk depends on positions where a mask is 0, but for rows of zeros."""
+    graph = tiling.chunk
     evaluation = Evaluation(graph, torch.float64, torch.device("cpu"), finite=True)
     known: list[_Known] = [None] * len(graph.inputs)
     for value, step in graph.numbered:
@@ -86,7 +86,7 @@ def _known(tiling: Tiling, evaluation: Evaluation, step: Step, read: Sequence[_K
         return None
     if step.op in REDUCTIONS and not all(set(step.axes) <= set(one.axes) for one in read if one is not None):
         return None
-    if prod(tiling.turn.sizes[axis] for axis in axes) > _ELEMENTS:
+    if prod(tiling.chunk.sizes[axis] for axis in axes) > _ELEMENTS:
         return None
     evaluation.values = {at: one for at, one in zip(step.inputs, read, strict=True) if one is not None}
     made = evaluation.step(step, {})

@@ -1,12 +1,12 @@
-"""Tiling: a graph in turns along one axis, so that its largest values are made, used and dropped in parts.
+"""Tiling: a graph in chunks along one axis, so that its largest values are made, used and dropped in parts.
 
-    logits = contract[k](x, w)          [m, n]      each turn makes them for a few m alone,
+    logits = contract[k](x, w)          [m, n]      each chunk makes them for a few m alone,
     loss   = sum[m](...)                []          adds its part to the sums over m,
     dw     = contract[m](dlogits, x)    [n, k]
     dx     = contract[n](dlogits, w)    [m, k]      and writes its rows of what leaves
 
-What does not depend on a large value is made before the turns, and what depends on a sum over the axis
-after them. A graph in which a turn needs such a sum cannot be tiled along that axis.
+What does not depend on a large value is made before the chunks, and what depends on a sum over the axis
+after them. A graph in which a chunk needs such a sum cannot be tiled along that axis.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -38,7 +38,7 @@ _IN_PLACE = 1 << 18  # bytes above which a product is added up in place
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """What each turn gives a part of: `add` or `maximum` of the parts."""
+    """What each chunk gives a part of: `add` or `maximum` of the parts."""
 
     port: Port
     op: str
@@ -60,9 +60,9 @@ class Tiling:
     goal: Graph
     axis: str
     before: Graph
-    turn: Graph  # at the size of the whole axis
+    chunk: Graph  # at the size of the whole axis
     after: Graph
-    rows: tuple[str, ...]  # results of a turn that carry the axis and leave
+    rows: tuple[str, ...]  # results of a chunk that carry the axis and leave
     sums: tuple[Sum, ...]
     products: tuple[Product, ...]
 
@@ -97,7 +97,7 @@ def largest_bytes(graph: Graph) -> int:
 
 
 def tiled(graph: Graph, axis: str, limit_bytes: int, *, whole: int | None = None) -> Tiling | None:
-    """Return a graph in turns along an axis, which spare it values of more bytes; None where it cannot be.
+    """Return a graph in chunks along an axis, which spare it values of more bytes; None where it cannot be.
 
     A graph that is a part of another, by which large values are told, says how long the whole axis is.
     """
@@ -121,10 +121,10 @@ def part_of(graph: Graph, name: str, entering: Mapping[int, Port], outputs: Sequ
 
 
 class _Tiler:
-    """Sorts the values of a graph: made before the turns, by each turn for its part, or after them."""
+    """Sorts the values of a graph: made before the chunks, by each chunk for its part, or after them."""
 
     def __init__(self, graph: Graph, axis: str, limit_bytes: int, whole: int | None) -> None:
-        size = Fraction(graph.sizes[axis])  # a turn does not know how long the whole axis is
+        size = Fraction(graph.sizes[axis])  # a chunk does not know how long the whole axis is
         steps = (
             Step("const", value=size) if one.op == "size" and one.axes == (axis,) else one
             for one in graph.steps
@@ -134,9 +134,9 @@ class _Tiler:
         self.first = len(graph.inputs)
         sizes = graph.sizes if whole is None else {**graph.sizes, axis: whole}
         self.large = [_ELEMENT * prod(sizes[one] for one in axes) > limit_bytes for axes in self.axes]
-        self.turned = {value for value, large in enumerate(self.large) if large and self.has(value)}
+        self.chunked = {value for value, large in enumerate(self.large) if large and self.has(value)}
         self.late: set[int] = set()
-        self.sums: list[int] = []  # what turns add up
+        self.sums: list[int] = []  # what chunks add up
         self.early: set[int] = set()
 
     def has(self, value: int) -> bool:
@@ -144,10 +144,12 @@ class _Tiler:
         return self.axis in self.axes[value]
 
     def fits(self) -> bool:
-        """Sort the values; return whether turns make all that is large, and need no sum of other turns."""
+        """Sort the values; return whether chunks make all that is large, and need no sum of other chunks."""
         graph, axis = self.graph, self.axis
         ports = [*graph.inputs, *(one.port for one in graph.outputs)]
-        if any(value < self.first for value in self.turned) or any(one.axes.count(axis) > 1 for one in ports):
+        if any(value < self.first for value in self.chunked) or any(
+            one.axes.count(axis) > 1 for one in ports
+        ):
             return False
         tensorless = tensorless_values(graph)
         for value, step in graph.numbered:
@@ -157,17 +159,17 @@ class _Tiler:
             if axis in named or (step.op == "index" and axis in step.axes):
                 return False
             if self.late.intersection(step.inputs):
-                if self.has(value) or self.turned.intersection(step.inputs):
+                if self.has(value) or self.chunked.intersection(step.inputs):
                     return False
                 self.late.add(value)
-            elif self.turned.intersection(step.inputs) and not self.has(value):
+            elif self.chunked.intersection(step.inputs) and not self.has(value):
                 self.sums.append(value)
                 self.late.add(value)
-            elif self.has(value) and self.turned.intersection(step.inputs):
-                self.turned.add(value)
+            elif self.has(value) and self.chunked.intersection(step.inputs):
+                self.chunked.add(value)
             elif not (self.has(value) or tensorless[value] or step.op == "rename"):
                 self.early.add(value)
-        spared = self.turned - {one.value for one in graph.outputs}
+        spared = self.chunked - {one.value for one in graph.outputs}
         return any(self.large[value] for value in spared) and not any(
             self.large[value] for value in self.early
         )
@@ -176,7 +178,7 @@ class _Tiler:
         """Return the three parts."""
         graph = self.graph
         early = {value: self._port(value) for value in sorted(self.early)}
-        rows = [one for one in graph.outputs if one.value in self.turned]
+        rows = [one for one in graph.outputs if one.value in self.chunked]
         sums, products = list[Sum](), list[Product]()
         given, late = dict[int, Port](), dict[int, Port]()
         for value in self.sums:
@@ -190,20 +192,20 @@ class _Tiler:
             else:
                 sums.append(Sum(port, "maximum" if step.op == "max" else "add"))
                 given[value] = port
-        turn = part_of(
+        chunk = part_of(
             graph,
-            f"{graph.name}_turn",
+            f"{graph.name}_chunk",
             early,
             [*rows, *(Output(port, value) for value, port in given.items())],
         )
         after = part_of(
             graph, f"{graph.name}_after", early | late, [one for one in graph.outputs if one not in rows]
         )
-        used = {port.name for port in (*turn.inputs, *after.inputs)}
+        used = {port.name for port in (*chunk.inputs, *after.inputs)}
         outputs = [Output(port, value) for value, port in early.items() if port.name in used]
         before = part_of(graph, f"{graph.name}_before", {}, outputs)
         names = tuple(one.port.name for one in rows)
-        return Tiling(graph, self.axis, before, turn, after, names, tuple(sums), tuple(products))
+        return Tiling(graph, self.axis, before, chunk, after, names, tuple(sums), tuple(products))
 
     def _sides(self, step: Step) -> tuple[str, ...]:
         """Return a sum's axes, of both operands, then of each, where it is large products of matrices."""
@@ -222,5 +224,5 @@ class _Tiler:
     def _port(self, value: int, before: Sequence[str] = ()) -> Port:
         """Return a port for a value, with some axes before all others."""
         order = [*before, *(axis for axis in self._sorted(self.axes[value]) if axis not in before)]
-        name = f"{self.graph.name}_v{value}" + "_turned" * (self.axis in before)
+        name = f"{self.graph.name}_v{value}" + "_chunked" * (self.axis in before)
         return Port(name, "bool" if self.masks[value] else "f32", tuple((axis,) for axis in order))

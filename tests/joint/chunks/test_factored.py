@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from superopt.backend.joint.turns.factored import factored
+from superopt.backend.joint.chunks.factored import factored
 from superopt.trace import trace
 from superopt.trace.run import run_graph
 
