@@ -1,7 +1,7 @@
 """Algebra: turns a tape into values of the algebra and opaque calls, one call after another."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from superopt.dtypes import dtype_text
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.capture.recorder import numbers_of
 from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, map_leaves, refs
-from superopt.trace.integers import check_holds
+from superopt.trace.integers import check_holds, check_whole
 from superopt.trace.lowering import layout
 from superopt.trace.lowering.table import (
     INTEGERS,
@@ -19,6 +19,7 @@ from superopt.trace.lowering.table import (
     PROOF_INTEGERS,
     PROOF_LOWERINGS,
     REASONS,
+    VIEWS,
     flat,
     moves,
     widens,
@@ -165,7 +166,9 @@ class _Translation:
             self.tensors[index] = found[index] = replace(sym, dtype=meta.dtype)
             self.dtypes.setdefault(sym.value, meta.dtype)
         reads = list(refs((call.args, call.kwargs)))
-        self.roundings.follow(number, reads, found, self.tensors, first)
+        views = self._name(call) in VIEWS
+        self.roundings.follow(number, reads, found, self.tensors, first, views=views)
+        self.roundings.jump(call)
         inner = self._inner_dtype(call)
         for value in range(first, len(self.builder.nodes)):
             self.dtypes.setdefault(value, inner)
@@ -189,13 +192,17 @@ class _Translation:
         dims = tuple(self.builder.axes.dim(size) for size in meta.shape)
         return Sym(self.builder.const(0), dims, meta.dtype)
 
-    def _lower(self, call: Call) -> tuple[Sym | None, ...]:
+    def _name(self, call: Call) -> str:
+        """Return the name of an operator by which its rule is known."""
         parts = call.target.split(".")
         name = parts[0] if len(parts) == 1 else parts[1]
+        return name.removesuffix("_") if call.mutated and name not in self.lowerings else name
+
+    def _lower(self, call: Call) -> tuple[Sym | None, ...]:
+        parts = call.target.split(".")
         if len(parts) > 1 and parts[0] != "aten":
             raise UnsupportedError("a custom operator")
-        if call.mutated and name not in self.lowerings:
-            name = name.removesuffix("_")
+        name = self._name(call)
         if call.mutated and len(call.outputs) > len(call.mutated):
             raise UnsupportedError("writes into its arguments, and makes more besides")
         if name not in self.lowerings:
@@ -210,8 +217,8 @@ class _Translation:
         for meta in (self.tape.metas[made] for made in call.outputs if made is not None):
             if dtype_name(meta.dtype) is None:
                 raise UnsupportedError(f"no algebra for {meta.dtype}")
-        if call.mutated:
-            kwargs.pop("out", None)
+        if call.mutated and "out" in kwargs:
+            kwargs = self._without_out(lowering, call, kwargs)
         try:
             inspect.signature(lowering).bind(self.builder, *args, **kwargs)
         except TypeError as error:
@@ -220,11 +227,32 @@ class _Translation:
         made: tuple[Sym | None, ...] = (found,) if isinstance(found, Sym) else tuple(found)
         made += (None,) * (len(call.outputs) - len(made))
         for position, sym in zip(call.outputs, made, strict=False):
-            if sym is not None and position is not None and not self.for_proof:
-                check_holds(self.builder, replace(sym, dtype=self.tape.metas[position].dtype))
+            if sym is not None and position is not None:
+                made_sym = replace(sym, dtype=self.tape.metas[position].dtype)
+                check_whole(self.builder, made_sym)
+                if not self.for_proof:
+                    check_holds(self.builder, made_sym)
             if sym is None and position in self.used:
                 raise UnsupportedError("the position of an extremum is no algebra")
         return made[: len(call.outputs)]
+
+    def _without_out(
+        self, lowering: Callable[..., Any], call: Call, kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the arguments of a call without the tensor that it writes into.
+
+        PyTorch computes in the dtype of what is read, or in that of the tensor where nothing is.
+        """
+        left = {name: value for name, value in kwargs.items() if name != "out"}
+        written = {self.tape.metas[index].dtype for index in refs(call.kwargs["out"])}
+        reads = refs((call.args, {name: one for name, one in call.kwargs.items() if name != "out"}))
+        read = {self.tape.metas[index].dtype for index in reads}
+        if len(written | read) > 1:
+            raise UnsupportedError("writes its result into a tensor of another dtype")
+        takes = inspect.signature(lowering).parameters.values()
+        if not read and any(one.name == "dtype" or one.kind is one.VAR_KEYWORD for one in takes):
+            [left["dtype"]] = written
+        return left
 
     def _sym(self, leaf: Any) -> Any:
         return self.tensors[leaf.index] if isinstance(leaf, Ref) else leaf
@@ -257,6 +285,7 @@ class _Translation:
     def _leave(self, call: Call, reason: str) -> None:
         """Record an opaque call; its results are new inputs of later regions."""
         builder = self.builder
+        self.roundings.jump(call)
         inputs = []
         level = 0
         for index in dict.fromkeys(refs((call.args, call.kwargs))):

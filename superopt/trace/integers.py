@@ -9,11 +9,14 @@ from superopt.dtypes import dtype_text
 from superopt.ops import OPS
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 
-__all__ = ["check_fits", "check_holds", "wrapped"]
+__all__ = ["check_fits", "check_holds", "check_whole", "is_held", "wrapped"]
 
 _HELD = 1 << 24  # float32, in which kernels compute, holds all whole numbers up to this
 
 _READ = frozenset({"rename", "select", "where", "window", "maximum", "minimum", "relu", "max"})
+
+_KEEPS_WHOLE = _READ | {"add", "sub", "mul", "neg", "square", "abs", "sum", "contract", "guard"}
+"""Operators that make whole numbers of whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,44 @@ def check_fits(b: Builder, sym: Sym, dtype: torch.dtype) -> None:
     own = torch.iinfo(sym.dtype)
     if not (_Span(own.min, own.max).fits(dtype) or _span(b, sym.value, {}).fits(dtype)):
         raise UnsupportedError(f"stores {dtype_text(sym.dtype)} data as {dtype_text(dtype)}")
+
+
+def is_held(b: Builder, sym: Sym, most: int) -> bool:
+    """Return whether all numbers of a tensor surely lie between a number and its negative."""
+    span = _span(b, sym.value, {})
+    return -most <= span.low and span.high <= most
+
+
+def check_whole(b: Builder, sym: Sym) -> None:
+    """Refuse a tensor of integers or of booleans that the algebra may make other numbers of.
+
+    PyTorch drops what is behind the point of numbers that an operator on integers makes or is given, and
+    makes True of any number but 0.
+    """
+    if sym.dtype.is_floating_point or sym.value in b.stored:
+        return
+    if not _is_whole(b, sym.value, {}):
+        raise UnsupportedError(f"may make fractions of {dtype_text(sym.dtype)} data, which PyTorch rounds")
+    if sym.dtype == torch.bool:
+        span = _span(b, sym.value, {})
+        if not (span.low >= 0 and span.high <= 1):
+            raise UnsupportedError("may make other numbers than 0 and 1 of booleans")
+
+
+def _is_whole(b: Builder, value: int, known: dict[int, bool]) -> bool:
+    """Whether all numbers of a value are surely whole."""
+    if value not in known:
+        node = b.nodes[value]
+        if node.value is not None:
+            known[value] = node.value.denominator == 1
+        elif node.mask or (node.op in OPS and OPS[node.op].mask) or node.op in ("index", "size", "floor"):
+            known[value] = True
+        elif node.op == "input":
+            known[value] = not b.stored[value].is_floating_point
+        else:
+            parts = node.inputs[1:] if node.op == "where" else node.inputs
+            known[value] = node.op in _KEEPS_WHOLE and all(_is_whole(b, one, known) for one in parts)
+    return known[value]
 
 
 def wrapped(number: int, dtype: torch.dtype) -> int:

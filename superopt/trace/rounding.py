@@ -4,18 +4,31 @@ A cast to a float is the identity of the algebra, in which that difference would
 the two sides would be known. So each tensor is followed by the casts that it went through to a shorter float,
 or from integers to a float that does not hold them all.
 Where one value meets itself, and went through other casts on one side than on the other, those casts are no
-algebra: they stay calls of PyTorch's.
+algebra: they stay calls of PyTorch's. So do those whose results, or views of them, go where the least
+change makes a jump: into a comparison, a rounding to whole numbers, the choice of an element, a view of bits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from math import log2
 
 import torch
 
 from superopt.ir import COMPARISONS
 from superopt.trace.builder import Builder, Sym
+from superopt.trace.capture.tape import Call, refs
+from superopt.trace.integers import is_held
 
-__all__ = ["Roundings"]
+__all__ = ["JUMPING", "Roundings"]
+
+JUMPING = frozenset(
+    {
+        "sort", "argsort", "topk", "argmax", "argmin", "max", "min", "sign", "round", "floor", "ceil",
+        "trunc", "frac", "fmod", "remainder", "kthvalue", "median", "mode", "searchsorted", "bucketize",
+        "unique", "floor_divide",
+    }
+)  # fmt: skip
+"""Operators whose results jump where numbers are equal or whole."""
 
 
 class Roundings:
@@ -26,6 +39,7 @@ class Roundings:
         self._casts: dict[tuple[int, torch.dtype], int] = {}  # a value and what it was cast to -> its bit
         self._calls: list[list[int]] = []  # the calls that are such a cast, by its bit
         self._passed: dict[int, int] = {}  # position on the tape -> the bits of the casts it went through
+        self._only: dict[int, int] = {}  # the same, of tensors that nothing but casts and views made since
         self.met: set[int] = set()  # the calls of casts whose rounding some other call computes
 
     def follow(
@@ -35,8 +49,13 @@ class Roundings:
         made: Mapping[int, Sym],
         tensors: Mapping[int, Sym],
         first: int,
+        *,
+        views: bool,
     ) -> None:
-        """Note what a call reads and makes, by position on the tape; its values are those from `first` on."""
+        """Note what a call reads and makes, by position on the tape; its values are those from `first` on.
+
+        `views` says that it only gives what it reads other dimensions.
+        """
         passed = [self._passed.get(index, 0) for index in reads]
         bits = 0
         for one in passed:
@@ -47,8 +66,30 @@ class Roundings:
                 self._meet(passed)
         for index, sym in made.items():
             casts = [tensors[read] for read in reads if tensors[read].value == sym.value]
-            own = any(_shortens(source.dtype, sym.dtype) for source in casts)
-            self._passed[index] = bits | (self._bit(number, sym) if own else 0)
+            own = any(self._rounds(source, sym.dtype) for source in casts)
+            bit = self._bit(number, sym) if own else 0
+            self._passed[index] = bits | bit
+            kept = reads if views else [read for read in reads if tensors[read].value == sym.value]
+            for read in kept:
+                bit |= self._only.get(read, 0)
+            if bit:
+                self._only[index] = bit
+
+    def _rounds(self, source: Sym, dtype: torch.dtype) -> bool:
+        """Whether a cast may round: small whole numbers stay what they are in any float, as others do."""
+        number = self._builder.constant(source.value)
+        if number is not None:
+            return Fraction(torch.tensor(float(number), dtype=torch.float64).to(dtype).item()) != number
+        if not _shortens(source.dtype, dtype):
+            return False
+        return source.dtype.is_floating_point or not is_held(self._builder, source, 1 << (_bits(dtype) - 1))
+
+    def jump(self, call: Call) -> None:
+        """Note the casts whose rounding decides where the results of a call jump, if they do."""
+        if not _jumps(call):
+            return
+        for index in refs((call.args, call.kwargs)):
+            self._meet((0, self._only.get(index, 0)))
 
     def _bit(self, number: int, sym: Sym) -> int:
         at = self._casts.setdefault((sym.value, sym.dtype), len(self._calls))
@@ -83,6 +124,15 @@ class Roundings:
             return node.inputs == (other,)
         factors = [self._builder.constant(one) for one in node.inputs if one != other]
         return node.op == "mul" and other in node.inputs and factors == [-1]
+
+
+def _jumps(call: Call) -> bool:
+    """Return whether the least change of a number may change what a call makes by much."""
+    name = call.target.removeprefix("aten.").partition(".")[0].rstrip("_")
+    dtype = call.kwargs.get("dtype")
+    to_whole = isinstance(dtype, torch.dtype) and not dtype.is_floating_point
+    of_bits = name == "view" and any(isinstance(one, torch.dtype) for one in call.args)
+    return name in COMPARISONS or name in JUMPING or to_whole or of_bits
 
 
 def _shortens(old: torch.dtype, new: torch.dtype) -> bool:

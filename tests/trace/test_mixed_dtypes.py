@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from superopt import equivalent
@@ -72,7 +73,8 @@ def test_a_number_does_not_become_a_truth_value_or_lose_its_fraction(for_proof: 
     x = torch.randn(3, 4, dtype=torch.float64, generator=random)
     m, i = x > 0.3, torch.randint(-2, 4, (3, 4), generator=random)
     checked = 0
-    for text in _written():
+    # What an integer or a truth value is shows where something reads it: a result would be cast to its dtype.
+    for text in [shown for one in _written() for shown in (one, f"({one}) * 1.5")]:
         function = eval(f"lambda x, m, i: {text}", {"torch": torch})
         try:
             expected: Tensor = function(x.clone(), m.clone(), i.clone())
@@ -99,6 +101,17 @@ _WIDE = torch.linspace(-2, 2, 24).reshape(4, 6)
 _SMALL = torch.tensor([3, 5, -7], dtype=torch.int8)
 _T = torch.tensor(0.3)
 _E4M3 = torch.float8_e4m3fn
+_BYTES = torch.tensor([200, 100, 0], dtype=torch.uint8)
+_SQUARE = torch.tensor([[0, 1, 2], [3, 1, 0], [2, 0, 1]])
+
+
+def _outcomes(x: Tensor) -> Tensor:
+    return (x > 0).to(torch.int8) * 100
+
+
+def _count(x: Tensor) -> Tensor:
+    return (x > 0).sum(-1, keepdim=True)
+
 
 _ROUNDED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "a half against a float of no dimensions": (lambda x: torch.where(x > _T, x, 0), (_HALF,)),
@@ -132,6 +145,46 @@ _ROUNDED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "a number against bits": (lambda x: torch.where(torch.bitwise_xor(True, x > 0), x, 0.0), (_WIDE,)),
     "bits of a number": (lambda i: torch.bitwise_and(7, i) * 0.5, (_SMALL,)),
     "a number that is shifted": (lambda i: (1000 >> i.abs().int()) * 0.5, (_SMALL,)),
+    "a sum of bytes into floats": (lambda b: torch.add(b, b, out=torch.zeros(3)), (_BYTES,)),
+    "a sum of few bits into more": (
+        lambda x: torch.add(_outcomes(x), _outcomes(x), out=torch.zeros(4, 6, dtype=torch.long)) * x, (_WIDE,)
+    ),
+    "a fraction into integers": (
+        lambda x: torch.full((6,), 2.5, out=torch.empty(6, dtype=torch.long)) * x, (_WIDE,)
+    ),
+    "a fraction into truth values": (
+        lambda x: torch.full((6,), 2.5, out=torch.empty(6, dtype=torch.bool)) + x, (_WIDE,)
+    ),
+    "a range into integers": (
+        lambda x: torch.arange(0.5, 6.5, out=torch.empty(6, dtype=torch.long)) * x, (_WIDE,)
+    ),
+    "a sum of fractions into integers": (
+        lambda x: torch.sum(x, 0, out=torch.empty(6, dtype=torch.long)) * 1.5, (_WIDE,)
+    ),
+    "means of integers": (lambda i: F.avg_pool2d(i.view(1, 3, 3), 2) * 2, (_SQUARE,)),
+    "a fraction of a product": (lambda i: torch.addmm(i, i, i, alpha=0.5, beta=1.5) * 2, (_SQUARE,)),
+    "a fraction of products": (lambda i: torch.addcmul(i, i, i, value=0.5) * 2, (_SQUARE,)),
+    "a fraction of a count": (
+        lambda x: torch.addcmul(_count(x), _count(x), _count(x), value=0.5) * x, (_WIDE,)
+    ),
+    "fractions that bound integers": (lambda i: F.hardtanh(i, -1.5, 1.5) * 2, (_SMALL.long(),)),
+    "a fraction that bounds a count": (lambda x: F.hardtanh(_count(x), 0, 2.5) * x, (_WIDE,)),
+    "a fractional threshold": (lambda i: F.threshold(i, -0.5, 7), (_SQUARE - 1,)),
+    "truth values that are added": (
+        lambda b: b.index_add(0, torch.tensor([0, 0, 1]), b) * 1.5, (_BYTES > 1,)
+    ),
+    "truth values that overlap": (
+        lambda x: F.fold((x > -9).view(1, 4, 6)[..., :4], (3, 3), 2) * 1.5, (_WIDE,)
+    ),
+    "bytes against a negative number": (lambda x: (_outcomes(x).to(torch.uint8) > -1) * x, (_WIDE,)),
+    "few bits against a larger number": (lambda x: (_outcomes(x) == 356) * x, (_WIDE,)),
+    "few bits against another tensor": (lambda x: (_outcomes(x) >= torch.tensor(300)) * x, (_WIDE,)),
+    "casts that are compared": (lambda x: torch.where(x.half() == (x + 1e-5).half(), x, 3.0), (_WIDE,)),
+    "a cast view that is compared": (lambda x: (x.half().T.contiguous() > x.T) * 1.5, (_WIDE,)),
+    "a cast that is rounded down": (lambda x: x.bfloat16().float().floor(), (_WIDE * 0 + 0.9999,)),
+    "a cast to integers of a cast": (lambda x: x.bfloat16().to(torch.int64) * 0.5, (_WIDE * 0 + 0.9999,)),
+    "the largest of a cast": (lambda x: x.bfloat16().argmax(-1), (_WIDE * 1e-6 + 1,)),
+    "the bits of a cast": (lambda x: x.bfloat16().float().view(torch.int32) & 0xFFFF, (_WIDE,)),
 }  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def _multiply(
     for across in range(0, columns, wide):
         for down in range(0, rows, high):
             target = made[down : down + high, across : across + wide]
-            product = target if in_place else torch.empty(target.shape, device=made.device)
+            product = target if in_place else made.new_empty(target.shape, dtype=torch.float32)
             for start in range(0, length, deep):
                 factors = (
                     lefts.block(down, start, high, deep),

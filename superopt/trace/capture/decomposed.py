@@ -1,14 +1,14 @@
 """Decomposed: operators that the algebra lacks, and PyTorch's definitions of them in operators it has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 from superopt.trace.capture.encoders import ENCODERS
 
-__all__ = ["DECOMPOSED", "decomposition_of"]
+__all__ = ["decomposition_of", "is_decomposed"]
 
-DECOMPOSED = frozenset(
+_DECOMPOSED = frozenset(
     {
         "_fused_rms_norm_backward",
         "_log_softmax_backward_data",
@@ -45,6 +45,16 @@ DECOMPOSED = frozenset(
     }
 )
 """Operators whose decomposition is algebra, at least for the most part."""
+
+_OF_FLOATS = frozenset({"threshold"})
+"""Those whose decomposition means something else for integers: PyTorch drops fractions of the threshold."""
+
+
+def is_decomposed(operator: Any, args: Sequence[Any]) -> bool:
+    """Whether an operator is traced as others that compute it."""
+    if operator._opname in _OF_FLOATS and not args[0].is_floating_point():
+        return False
+    return operator._opname in _DECOMPOSED
 
 
 @cache

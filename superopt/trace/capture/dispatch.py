@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from superopt.errors import InputError, SuperoptError, TraceError
-from superopt.trace.capture.decomposed import DECOMPOSED, decomposition_of
+from superopt.trace.capture.decomposed import decomposition_of, is_decomposed
 from superopt.trace.capture.devices import META
 from superopt.trace.capture.differentiable import WRITTEN_OUT
 from superopt.trace.capture.parameters import parameters_of
@@ -227,7 +227,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func._can_decompose():  # autograd does so elsewhere, but is off in inference mode
             with self:
                 return func.decompose(*args, **kwargs)
-        if func._opname in DECOMPOSED and (self.for_proof or self.apart or not func._schema.is_mutable):
+        taken_apart = self.for_proof or self.apart or not func._schema.is_mutable
+        if taken_apart and is_decomposed(func, args):
             if not self.apart:
                 self.recorder.part_of = len(self.recorder.calls)
             self.apart += 1

@@ -12,7 +12,7 @@ import torch
 from superopt.dtypes import dtype_text
 from superopt.ir import COMPARISONS
 from superopt.trace.builder import Builder, Sym, UnsupportedError
-from superopt.trace.integers import check_fits
+from superopt.trace.integers import check_fits, wrapped
 from superopt.trace.lowering.layout import slice_dim
 from superopt.trace.lowering.masks import add, choose, exp, pointwise, scale, sub
 from superopt.trace.lowering.table import (
@@ -279,7 +279,7 @@ def _compare(op: str, b: Builder, x: Sym, y: Any) -> Sym:
     PyTorch gives what has no dimensions the dtype of what has some, which may round it.
     """
     if not isinstance(y, Sym):
-        y = as_sym(b, _rounded(y, x.dtype), x)
+        y = as_sym(b, _as_held(y, x.dtype), x)
     elif x.dims and not y.dims:
         y = _as_dtype(b, y, x.dtype)
     elif y.dims and not x.dims:
@@ -287,8 +287,13 @@ def _compare(op: str, b: Builder, x: Sym, y: Any) -> Sym:
     return pointwise(b, op, x, y)
 
 
-def _rounded(number: float | int | bool, dtype: torch.dtype) -> float | int | bool:
-    """Return what a float of 32 or fewer bits makes of a number; other dtypes leave it as it is."""
+def _as_held(number: float | int | bool, dtype: torch.dtype) -> float | int | bool:
+    """Return what a float of 32 or fewer bits makes of a number, and integers of a whole one.
+
+    Integers take its lower bits: for uint8, -1 is 255. Other dtypes leave it as it is.
+    """
+    if type(number) is int and not (dtype.is_floating_point or dtype == torch.bool):
+        return wrapped(number, dtype)
     if dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return number
     rounded = float(torch.tensor(number, dtype=torch.float64).to(dtype))
@@ -296,14 +301,20 @@ def _rounded(number: float | int | bool, dtype: torch.dtype) -> float | int | bo
 
 
 def _as_dtype(b: Builder, x: Sym, dtype: torch.dtype) -> Sym:
-    """Return a number of no dimensions as a float dtype holds it, where the number is known."""
+    """Return a number of no dimensions as a dtype holds it; a float dtype, where the number is known."""
     floats = x.dtype.is_floating_point
+    if not floats and not dtype.is_floating_point and torch.bool not in (x.dtype, dtype):
+        number = b.constant(x.value)
+        if number is not None and number.denominator == 1:
+            return replace(x, value=b.const(wrapped(int(number), dtype)))
+        check_fits(b, x, dtype)
+        return x
     kept = torch.promote_types(x.dtype, dtype) == dtype if floats else x.dtype in (torch.bool, *_BITS)
     if not dtype.is_floating_point or kept or x.mask is not None or b.nodes[x.value].op == "infinity":
         return x
     number = b.constant(x.value)
     if number is not None:
-        return replace(x, value=b.const(_rounded(float(number), dtype)))
+        return replace(x, value=b.const(_as_held(float(number), dtype)))
     if floats or dtype.itemsize == 2:
         raise UnsupportedError(f"rounds {dtype_text(x.dtype)} to {dtype_text(dtype)} before it compares")
     return x

@@ -17,6 +17,7 @@ __all__ = [
     "PROOF_INTEGERS",
     "PROOF_LOWERINGS",
     "REASONS",
+    "VIEWS",
     "WIDENING",
     "Lowering",
     "as_sym",
@@ -49,7 +50,15 @@ PROOF_INTEGERS: set[str] = set()
 WIDENING = frozenset({"_to_copy", "to", "mul", "div", "add", "sub"})
 """Operators that first turn integers into the floats of their result."""
 
-_MOVING = frozenset({"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "unsqueeze", "squeeze"})
+VIEWS = frozenset(
+    {
+        "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "unsqueeze", "squeeze", "expand",
+        "select", "slice", "alias", "clone",
+    }
+)  # fmt: skip
+"""Operators that only give tensors other dimensions, or take a part."""
+
+_MOVING = VIEWS - {"expand", "select", "slice", "alias", "clone"}
 _EXACT = (torch.int8, torch.uint8)  # integers that every half precision holds exactly
 
 REASONS: dict[str, str] = {}

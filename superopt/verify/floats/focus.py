@@ -15,6 +15,7 @@ from torch import Tensor
 from superopt.ir import Graph, Opaque, Region, Step
 from superopt.ir.stabilize import LOWEST, LOWEST_F64, stabilize
 from superopt.trace.capture.tape import Call
+from superopt.trace.rounding import JUMPING
 from superopt.trace.run import TORCH_DTYPES
 from superopt.trace.traced import Traced
 from superopt.verify.floats.comparison import (
@@ -55,12 +56,6 @@ _ANY_INTEGER = _words(
     " ones_like zeros_like full_like"
 )
 """Operators that take any integers; others, as indexing, take some only."""
-
-_JUMPING = _words(
-    "sort argsort topk argmax argmin max min sign round floor ceil trunc frac fmod remainder kthvalue median"
-    " mode searchsorted bucketize unique floor_divide"
-)
-"""Operators outside the algebra whose results jump where numbers are equal or whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +232,7 @@ class _Finder:
             return {name: _Fact(text, TRUTH, depends=depends) for name in node.outputs}
         if operator in _VIEWS and not _makes_integers(call):
             return dict.fromkeys(node.outputs, given[0]) if given else {}
-        jumps = operator in _JUMPING or node.target.endswith("_mode") or _makes_integers(call)
+        jumps = operator in JUMPING or node.target.endswith("_mode") or _makes_integers(call)
         self.fragile |= jumps and not all(one.exact for one in given)
         if operator not in _ANY_INTEGER:
             self.ranged |= integers

@@ -285,7 +285,7 @@ class TiledKernel:
             own = self._own_stage(step.name, told, lambda: own_between(step, sizes, inputs, kept))
             if own is not None:
                 left = {one.port.name: one.port for one in graph.outputs if one.port.name not in kept}
-                made = {name: torch.empty(_shape(port, sizes)) for name, port in left.items()}
+                made = {name: _floats(_shape(port, sizes)) for name, port in left.items()}
                 own(inputs, [{**kept, **made}[one.port.name] for one in graph.outputs])
                 return made
         # What is written where something is read is one tensor, so that the compiler knows of it.
@@ -320,6 +320,11 @@ def seconds_together(kernels: Sequence[TiledKernel], given: Mapping[str, Tensor]
                 if found[name] == inf or found[name] < _LONG_S:
                     found[name] = min(found[name], shortest_call_us(run, (), 1, lambda: None) / 1e6)
     return taken
+
+
+def _floats(shape: Sequence[int]) -> Tensor:
+    """Return memory for what kernels of ours compute; users may have another default dtype or device."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
 def _code_of(graph: Graph, inputs: list[Tensor], at: Mapping[str, int]) -> Callable[..., Any]:
