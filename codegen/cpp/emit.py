@@ -171,10 +171,7 @@ class Emitter(Tiles):
             self.line(f"for (index_t {index} = 0; {index} < {size}; {step}){opening}")
 
     def open_threads(self) -> None:
-        """Print how threads share the loops over the grid.
-
-        Where programs have something in common, each thread has memory for it, and knows for which it is.
-        """
+        """Print how threads share the loops over the grid, each with memory for what its programs share."""
         collapse = f" collapse({len(self.grid)})" if len(self.grid) > 1 else ""
         schedule = f"schedule({self.config.schedule})"
         most = self.config.threads
@@ -195,6 +192,8 @@ class Emitter(Tiles):
         for line in declared:
             self.line(line)
         if most != 1:
+            # The first of a row's programs stores what is made once: a thread takes them in order.
+            schedule = schedule.replace("(dynamic", "(monotonic: dynamic")
             self.line(f"#pragma omp for nowait{collapse} {schedule}")
 
     def program_body(self) -> None:
