@@ -227,14 +227,8 @@ class CppMuGraph:
         """Return what runs the kernels on tensors of these shapes, strides and dtypes, on these threads."""
         if not all(map(is_stored, given)):
             return lambda given: self.in_order(list(map(stored, given)))
-        apart = {at for at in self._read_as_one if given[at].stride() != contiguous_strides(given[at].shape)}
-        if apart:
-            return lambda given: self.in_order(
-                [
-                    one.clone(memory_format=torch.contiguous_format) if at in apart else one
-                    for at, one in enumerate(given)
-                ]
-            )
+        if self._lie_apart(given):
+            return lambda given: self.in_order(self._in_one_piece(given))
         for port, one in zip(self.graph.inputs, given, strict=True):
             if not one.is_cpu or not is_plain(one):
                 found = f"a {type(one).__name__} on {one.device}"
@@ -243,6 +237,20 @@ class CppMuGraph:
                 )
         plan = self._plan(given, torch.get_num_threads())
         return self._chain(plan) or self._launches(plan)
+
+    def _lie_apart(self, given: Sequence[TorchTensor]) -> set[int]:
+        """Return the inputs whose dimensions are read as one, and do not lie so."""
+        return {at for at in self._read_as_one if given[at].stride() != contiguous_strides(given[at].shape)}
+
+    def _in_one_piece(self, given: Sequence[TorchTensor]) -> Sequence[TorchTensor]:
+        """Return the inputs, those whose dimensions are read as one as contiguous tensors."""
+        apart = self._lie_apart(given)
+        if not apart:
+            return given
+        return [
+            one.clone(memory_format=torch.contiguous_format) if at in apart else one
+            for at, one in enumerate(given)
+        ]
 
     def _chain(self, plan: "_Plan") -> Prepared | None:
         """Return one call of all kernels, None where a library or a copy of an input has a part."""
@@ -288,6 +296,7 @@ class CppMuGraph:
         """
         if not all(map(is_stored, given)):
             given = list(map(stored, given))
+        given = self._in_one_piece(given)
         threads = torch.get_num_threads()
         key = threads, form_of(given)
         found = self._into.get(key)

@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from superopt.ir import Graph, mask_values, parse_graph
+from superopt.codegen.cpp import CppMuGraph
+from superopt.ir import Graph, fuse, mask_values, parse_graph
 from superopt.ir.windows.apart import read_as_one
 from superopt.ir.windows.boxes import boxes_of
 from superopt.ir.windows.partly import Corrected, corrected, partly_equal
@@ -184,3 +185,17 @@ def test_inputs_that_are_read_as_one_line_are_known() -> None:
     graph = named(parse_graph(SEAM), "b and w joined").graph
     assert read_as_one(graph) == {0}
     assert read_as_one(parse_graph(SEAM)) == frozenset()
+
+
+def test_inputs_that_are_read_as_one_line_may_lie_apart() -> None:
+    """Before: where the results had a place, they were read as if they lay in one line."""
+    graph = named(parse_graph(SEAM), "b and w joined").graph
+    kernels = CppMuGraph(fuse(graph))
+    torch.manual_seed(0)
+    lying = [torch.randn(graph.shape(port)) for port in graph.inputs]
+    apart = [one.mT.contiguous().mT if one.dim() > 1 else one for one in lying]
+    wanted = kernels.in_order(lying)
+    found = [torch.empty_like(one) for one in wanted]
+    kernels.into(apart, found)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other)
