@@ -219,9 +219,11 @@ class _Comparison:
             found = find_counterexample(*programs, distributions=(), focus=self.focus, **settings)
             if found is not None:
                 return found
+        # Where there are comparisons, integers were drawn above.
+        focus = self.focus if self.focus.is_empty else None
         for name in self._in_time(distributions):
             start = perf_counter()
-            found = find_counterexample(*programs, distributions=(name,), **settings)
+            found = find_counterexample(*programs, distributions=(name,), focus=focus, **settings)
             self.seconds = max(self.seconds, perf_counter() - start)
             if found is not None:
                 return found
