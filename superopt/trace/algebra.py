@@ -1,7 +1,7 @@
 """Algebra: turns a tape into values of the algebra and opaque calls, one call after another."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from superopt.dtypes import dtype_text
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.capture.recorder import numbers_of
 from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, map_leaves, refs
-from superopt.trace.integers import check_holds, check_whole
+from superopt.trace.integers import check_holds, check_whole, compares_beyond
 from superopt.trace.lowering import layout
 from superopt.trace.lowering.table import (
     INTEGERS,
@@ -90,6 +90,7 @@ class _Translation:
         self.integers = INTEGERS | PROOF_INTEGERS if for_proof else INTEGERS
         self.builder = Builder(for_proof=for_proof)
         self.roundings = Roundings(self.builder)
+        self.rounded = set[int]()  # values that compare whole numbers which a float32 does not hold
         self.tensors: dict[int, Sym] = {}
         self.opaque: list[OpaqueCall] = []
         self.raw: dict[int, tuple[tuple[tuple[int, ...], ...], torch.dtype]] = {}
@@ -223,9 +224,12 @@ class _Translation:
             inspect.signature(lowering).bind(self.builder, *args, **kwargs)
         except TypeError as error:
             raise UnsupportedError(f"no rule for this form of the operator: {error}") from error
+        first = len(self.builder.nodes)
         found = lowering(self.builder, *args, **kwargs)
         made: tuple[Sym | None, ...] = (found,) if isinstance(found, Sym) else tuple(found)
         made += (None,) * (len(call.outputs) - len(made))
+        if not self.for_proof:
+            self._check_positions(made, first)
         for position, sym in zip(call.outputs, made, strict=False):
             if sym is not None and position is not None:
                 made_sym = replace(sym, dtype=self.tape.metas[position].dtype)
@@ -235,6 +239,20 @@ class _Translation:
             if sym is None and position in self.used:
                 raise UnsupportedError("the position of an extremum is no algebra")
         return made[: len(call.outputs)]
+
+    def _check_positions(self, made: Sequence[Sym | None], first: int) -> None:
+        """Refuse tensors for which kernels would compare what they round; new values are from `first` on."""
+        nodes = self.builder.nodes
+        self.rounded.update(at for at in range(first, len(nodes)) if compares_beyond(self.builder, at))
+        left = [sym.value for sym in made if sym is not None] if self.rounded else []
+        seen = set[int]()
+        while left:
+            value = left.pop()
+            if value in self.rounded:
+                raise UnsupportedError("compares positions beyond 2^24, which a float32 does not hold")
+            if value not in seen:
+                seen.add(value)
+                left += nodes[value].inputs
 
     def _without_out(
         self, lowering: Callable[..., Any], call: Call, kwargs: Mapping[str, Any]

@@ -6,10 +6,11 @@ from math import floor, inf, isfinite, isnan
 import torch
 
 from superopt.dtypes import dtype_text
+from superopt.ir import COMPARISONS
 from superopt.ops import OPS
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 
-__all__ = ["check_fits", "check_holds", "check_whole", "is_held", "wrapped"]
+__all__ = ["check_fits", "check_holds", "check_whole", "compares_beyond", "is_held", "wrapped"]
 
 _HELD = 1 << 24  # float32, in which kernels compute, holds all whole numbers up to this
 
@@ -54,6 +55,18 @@ def check_fits(b: Builder, sym: Sym, dtype: torch.dtype) -> None:
     own = torch.iinfo(sym.dtype)
     if not (_Span(own.min, own.max).fits(dtype) or _span(b, sym.value, {}).fits(dtype)):
         raise UnsupportedError(f"stores {dtype_text(sym.dtype)} data as {dtype_text(dtype)}")
+
+
+def compares_beyond(b: Builder, value: int) -> bool:
+    """Return whether a value compares positions, or other whole numbers, of which a float32 holds not all.
+
+    A kernel may be called with more positions than there are here, up to the next power of two.
+    """
+    node = b.nodes[value]
+    if node.op not in COMPARISONS or not all(_is_whole(b, one, {}) for one in node.inputs):
+        return False
+    spans = [_span(b, one, {}) for one in node.inputs]
+    return any(one.low <= -_HELD or one.high >= _HELD for one in spans if not one.stored)
 
 
 def is_held(b: Builder, sym: Sym, most: int) -> bool:

@@ -72,6 +72,18 @@ def test_a_product_is_rounded_once(
     assert bool(((made.double() - wanted).abs() <= UNITS[dtype] * wanted.abs() + 1e-5 * size + 1e-7).all())
 
 
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+def test_the_default_dtype_has_no_part_in_it(default: torch.dtype) -> None:
+    """Before: PyTorch refused a product of float32 in memory of another default dtype."""
+    left, right, made = torch.ones(3, 40).half(), torch.ones(40, 5).half(), torch.empty(3, 5).half()
+    torch.set_default_dtype(default)
+    try:
+        multiply_wide(left, right, made)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert made.tolist() == [[40.0] * 5] * 3
+
+
 def test_a_summand_that_counts_nothing_is_not_read() -> None:
     left, right = torch.ones(2, 3).bfloat16(), torch.ones(3, 4).bfloat16()
     missing = torch.full((4,), float("nan")).bfloat16()

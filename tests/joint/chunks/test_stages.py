@@ -132,6 +132,31 @@ def test_stages_compute_what_the_whole_does(function: Function) -> None:
     assert count
 
 
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_stages_of_ours_do_not_depend_on_the_default_dtype(default: torch.dtype) -> None:
+    """Before: they wrote float32 into memory of the default dtype, beyond its end if that is shorter."""
+
+    def loss(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        z = x @ w.t()
+        return z.logsumexp(-1), z.softmax(-1) @ w
+
+    traced = trace(loss, X, W, for_proof=True)
+    graph, given = with_undefined(traced.graph), dict(zip(traced.input_names, (X, W), strict=True))
+    axis = next(one.name for one in graph.axes if one.size == M)
+    tiling = tiled(graph, axis, LARGE)
+    assert tiling is not None
+    names = tuple(TiledKernel(tiling, 4).flops())
+    torch.set_default_dtype(default)
+    try:
+        made = TiledKernel(tiling, 4, own=names)(given)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    wanted = run_graph(graph, given)
+    for name, tensor in made.items():
+        assert tensor.dtype == torch.float32
+        torch.testing.assert_close(tensor, wanted[name].float(), rtol=1e-4, atol=1e-4)
+
+
 def test_chunks_without_a_product_share_little() -> None:
     """Before: the positions of a chunk were those that fit where nothing is shared: a division by 0."""
     graph = trace(lambda x, w: (x[:, None] * w).sin().sum(-1), torch.randn(M, N), torch.randn(N, N)).graph
