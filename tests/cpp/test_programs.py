@@ -183,6 +183,7 @@ def test_what_programs_have_in_common(text: str, whole: bool, order: tuple[str, 
     code = emit(program, config).code
     # What comes in several pieces is not kept.
     assert ("#pragma omp for nowait" in code) == (whole or (not order and text == NORMED))
+    assert ("(monotonic: dynamic)" in code) == ("nowait" in code and schedule == "dynamic")
     assert ("if (m_base != m_before)" in code) == (not order and text == NORMED)
     assert (", true};" in code) == bool(whole and order)
     kernels = CppMuGraph(mugraph, {0: config}, flags=("-O1",))

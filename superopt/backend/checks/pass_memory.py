@@ -16,17 +16,18 @@ from superopt.backend.checks.verdict import Taken
 from superopt.backend.decision import Decision
 from superopt.backend.joint.memory.liveness import most_of_pass
 from superopt.backend.joint.memory.peak import peak_bytes
+from superopt.backend.joint.memory.values import kept_inputs
 from superopt.backend.region import Region
 from superopt.backend.region_plan import REGION, RegionPlan, plan_of
 from superopt.codegen.statements import contiguous_strides
 from superopt.cost.memory import available_bytes
 from superopt.errors import kind_and_line
 from superopt.ir import Graph
-from superopt.rivals.aten import pass_of, role_of, tensors_in, value_of
+from superopt.rivals.aten import pass_of, tensors_in, value_of
 from superopt.trace.run import TORCH_DTYPES
 from superopt.tune.measure import bytes_of
 
-__all__ = ["Replaced", "is_counted", "kept_inputs", "most_bytes", "regions_that_fit"]
+__all__ = ["Replaced", "is_counted", "most_bytes", "regions_that_fit"]
 
 log = logging.getLogger("superopt")
 
@@ -99,12 +100,6 @@ def most_bytes(graph: fx.Graph, within: dict[str, int]) -> int:
     """Return the most bytes that a pass holds at once; calls of plans take so many bytes `within` them."""
     calls = graph.find_nodes(op="call_function", target=REGION)
     return most_of_pass(graph, kept_inputs(graph), {node: within.get(node.args[0], 0) for node in calls})
-
-
-def kept_inputs(graph: fx.Graph) -> list[fx.Node]:
-    """Return the inputs that were kept for a pass alone, so that they can go after their last read."""
-    inputs = graph.find_nodes(op="placeholder")
-    return [node for node in inputs if not role_of(node) and isinstance(value_of(node), Tensor)]
 
 
 def _bytes_within(plan: RegionPlan) -> int:

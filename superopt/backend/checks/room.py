@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from torch import fx
 
-from superopt.backend.checks.pass_memory import Replaced, is_counted, kept_inputs, most_bytes
+from superopt.backend.checks.pass_memory import Replaced, is_counted, most_bytes
 from superopt.backend.decision import Ledger
 from superopt.backend.joint.memory.liveness import Around, around_calls
+from superopt.backend.joint.memory.values import kept_inputs
 from superopt.backend.region import Region, draft_of, in_room
 from superopt.backend.region_plan import RegionPlan, drop_plan, kept_plan
 from superopt.backend.subgraph import SubgraphRoom

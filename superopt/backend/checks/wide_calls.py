@@ -10,9 +10,10 @@ from math import inf
 
 from torch import fx
 
-from superopt.backend.checks.pass_memory import is_counted, kept_inputs
+from superopt.backend.checks.pass_memory import is_counted
 from superopt.backend.decision import Decision, Ledger
 from superopt.backend.joint.memory.liveness import room_beside
+from superopt.backend.joint.memory.values import kept_inputs
 from superopt.errors import kind_and_line
 from superopt.rivals.aten import operator_name, operators_text, pass_of, tensor_bytes, tensors_in, value_of
 from superopt.rivals.inductor import alone

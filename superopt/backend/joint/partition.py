@@ -34,6 +34,7 @@ from superopt.backend.joint.memory.choice import (
     without_higher_peaks,
 )
 from superopt.backend.joint.memory.kept import keep_readers_of_changed, tags, untag
+from superopt.backend.joint.placement import place_products
 from superopt.backend.joint.scaled import scale_in_place
 from superopt.backend.joint.step import Split, Step, copy_module, inputs_of, race, split
 from superopt.backend.options import BackendOptions
@@ -136,6 +137,7 @@ class Partitioner(CustomPartitionerFn):
             made = split(gm, joint_inputs, told)
         if _is_ours(gm.graph):
             scale_in_place(*made, told["num_fwd_outputs"])
+            place_products(made[1])
             for module, title in zip(made, ("forward pass", "backward pass"), strict=True):
                 self._put_chunks_in(module, title)
         return made

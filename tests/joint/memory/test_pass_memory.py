@@ -20,6 +20,7 @@ from superopt.backend.deferred.portable import data_of, region_from
 from superopt.backend.graphpass import replace_all
 from superopt.backend.joint.memory.liveness import most_of_pass
 from superopt.backend.joint.memory.peak import peak_bytes
+from superopt.backend.joint.memory.values import kept_inputs
 from superopt.backend.options import BackendOptions
 from superopt.backend.pieces import pieces_of
 from superopt.backend.region import Region, in_room, region_of
@@ -221,7 +222,7 @@ def test_a_region_has_the_room_that_its_pass_leaves() -> None:
     for region in rooms_in(graph):
         assert region.room is not None
         assert 0 < region.room.bytes <= most
-        kept = {one.name for one in pass_memory.kept_inputs(graph)}
+        kept = {one.name for one in kept_inputs(graph)}
         assert {region.subgraph.inputs[at].name for at in region.subgraph.room.ending} <= kept  # type: ignore[union-attr]
 
 
@@ -263,7 +264,7 @@ def test_a_region_without_room_is_not_searched() -> None:
 def test_one_pass_is_counted_as_it_runs() -> None:
     """The exponentials lie where the products lay; gradients of them lie beside what was kept."""
     forward, backward = passes_of(loss, given())
-    kept = pass_memory.kept_inputs(backward)
+    kept = kept_inputs(backward)
     assert LARGE <= most_of_pass(forward, [], {}) < 1.1 * LARGE
     assert 2 * LARGE <= most_of_pass(backward, kept, {}) < 2.2 * LARGE
 
@@ -276,7 +277,7 @@ def test_one_loop_makes_results_of_several_dtypes() -> None:
 
     sizes = ((256, 8), (8, 256), (8, 256))
     backward = passes_of(program, [torch.randn(one).bfloat16().requires_grad_() for one in sizes])[1]
-    given = pass_memory.kept_inputs(backward)
+    given = kept_inputs(backward)
     kept_bytes = sum(node.meta["val"].numel() * node.meta["val"].element_size() for node in given)
     assert most_of_pass(backward, given, {}) == kept_bytes
 

@@ -11,6 +11,7 @@ from superopt.backend.joint.joint_pass import Chunked
 from superopt.backend.joint.limits import limits
 from superopt.backend.joint.memory.kept import KeepOptions, KeptValues, Passes
 from superopt.backend.joint.memory.liveness import Liveness, PeakBytes, StepPeak
+from superopt.backend.joint.placement import place_products
 from superopt.backend.joint.scaled import scale_in_place
 from superopt.backend.joint.step import Split, copy_module, saved_names, split
 from superopt.targets import Target
@@ -92,6 +93,7 @@ class JointGraph:
             values.tag(moved)
         made = split(copy, (), self.told)
         scale_in_place(*made, self.told["num_fwd_outputs"])
+        place_products(made[1])
         return made
 
 

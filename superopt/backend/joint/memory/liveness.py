@@ -30,7 +30,15 @@ from superopt.rivals.aten import (
     value_of,
 )
 
-__all__ = ["Around", "Liveness", "PeakBytes", "StepPeak", "around_calls", "most_of_pass", "room_beside"]
+__all__ = [
+    "Around",
+    "Liveness",
+    "PeakBytes",
+    "StepPeak",
+    "around_calls",
+    "most_of_pass",
+    "room_beside",
+]
 
 _MADE_ANYWHERE = frozenset({"_to_copy", "full", "scalar_tensor", "arange", "clone"})
 """Operators that Inductor computes where their results are read, as it does pointwise ones."""

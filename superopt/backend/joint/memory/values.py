@@ -13,6 +13,7 @@ from superopt.rivals.aten import (
     flops_of,
     operator_name,
     read_by,
+    role_of,
     tensor_bytes,
     tensors_in,
     value_of,
@@ -24,6 +25,7 @@ __all__ = [
     "is_pure",
     "is_view",
     "kept_bytes",
+    "kept_inputs",
     "makes_several",
     "readers_of",
     "seconds_of",
@@ -54,6 +56,12 @@ def source_of(node: fx.Node) -> fx.Node:
     while is_view(node):
         node = node.all_input_nodes[0]
     return node
+
+
+def kept_inputs(graph: fx.Graph) -> list[fx.Node]:
+    """Return the inputs that were kept for a pass alone, so that they can go after their last read."""
+    inputs = graph.find_nodes(op="placeholder")
+    return [node for node in inputs if not role_of(node) and isinstance(value_of(node), Tensor)]
 
 
 def readers_of(nodes: Collection[fx.Node]) -> set[fx.Node]:
