@@ -11,7 +11,7 @@ from superopt.dtypes import dtype_text
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 from superopt.trace.capture.recorder import numbers_of
 from superopt.trace.capture.tape import Call, Meta, Ref, Source, Tape, map_leaves, refs
-from superopt.trace.integers import check_holds, check_whole, compares_beyond
+from superopt.trace.integers import check_holds, compares_beyond, with_own_numbers
 from superopt.trace.lowering import layout
 from superopt.trace.lowering.table import (
     INTEGERS,
@@ -169,7 +169,7 @@ class _Translation:
         reads = list(refs((call.args, call.kwargs)))
         views = self._name(call) in VIEWS
         self.roundings.follow(number, reads, found, self.tensors, first, views=views)
-        self.roundings.jump(call)
+        self.roundings.jump(call, self.used, {})
         inner = self._inner_dtype(call)
         for value in range(first, len(self.builder.nodes)):
             self.dtypes.setdefault(value, inner)
@@ -230,15 +230,16 @@ class _Translation:
         made += (None,) * (len(call.outputs) - len(made))
         if not self.for_proof:
             self._check_positions(made, first)
+        results = list[Sym | None]()
         for position, sym in zip(call.outputs, made, strict=False):
             if sym is not None and position is not None:
-                made_sym = replace(sym, dtype=self.tape.metas[position].dtype)
-                check_whole(self.builder, made_sym)
+                sym = with_own_numbers(self.builder, replace(sym, dtype=self.tape.metas[position].dtype))
                 if not self.for_proof:
-                    check_holds(self.builder, made_sym)
+                    check_holds(self.builder, sym)
             if sym is None and position in self.used:
                 raise UnsupportedError("the position of an extremum is no algebra")
-        return made[: len(call.outputs)]
+            results.append(sym)
+        return tuple(results)
 
     def _check_positions(self, made: Sequence[Sym | None], first: int) -> None:
         """Refuse tensors for which kernels would compare what they round; new values are from `first` on."""
@@ -303,7 +304,9 @@ class _Translation:
     def _leave(self, call: Call, reason: str) -> None:
         """Record an opaque call; its results are new inputs of later regions."""
         builder = self.builder
-        self.roundings.jump(call)
+        # In kernels, what leaves a region is stored in its dtype.
+        read = () if self.for_proof else refs((call.args, call.kwargs))
+        self.roundings.jump(call, self.used, {index: self.tape.metas[index].dtype for index in read})
         inputs = []
         level = 0
         for index in dict.fromkeys(refs((call.args, call.kwargs))):

@@ -76,6 +76,7 @@ class Builder:
         self._known: dict[Node, int] = {}
         self.spans: dict[int, tuple[int, int]] = {}  # the least and the largest number of some integers
         self.stored: dict[int, torch.dtype] = {}  # the dtypes of the values that are inputs
+        self.picks: dict[int, int] = {}  # a value -> the value of which each of its numbers is one, or 0
         self.first_places: dict[int, int] = {}  # a value that is the first place of a maximum -> of what
         self.readings: dict[int, tuple[Sym, Reading]] = {}  # a value, as which tensor it is what reading
 

@@ -1,6 +1,6 @@
 """Integers: between which numbers they lie, so that none wraps around, and none is rounded by a kernel."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor, inf, isfinite, isnan
 
 import torch
@@ -10,12 +10,13 @@ from superopt.ir import COMPARISONS
 from superopt.ops import OPS
 from superopt.trace.builder import Builder, Sym, UnsupportedError
 
-__all__ = ["check_fits", "check_holds", "check_whole", "compares_beyond", "is_held", "wrapped"]
+__all__ = ["check_fits", "check_holds", "compares_beyond", "is_held", "with_own_numbers", "wrapped"]
 
 _HELD = 1 << 24  # float32, in which kernels compute, holds all whole numbers up to this
 
 _READ = frozenset({"rename", "select", "where", "window", "maximum", "minimum", "relu", "max"})
 
+_ALWAYS_WHOLE = frozenset({"index", "size", "floor", "infinity"})
 _KEEPS_WHOLE = _READ | {"add", "sub", "mul", "neg", "square", "abs", "sum", "contract", "guard"}
 """Operators that make whole numbers of whole numbers."""
 
@@ -58,15 +59,24 @@ def check_fits(b: Builder, sym: Sym, dtype: torch.dtype) -> None:
 
 
 def compares_beyond(b: Builder, value: int) -> bool:
-    """Return whether a value compares positions, or other whole numbers, of which a float32 holds not all.
+    """Return whether a value compares positions of which a float32 does not hold all.
 
     A kernel may be called with more positions than there are here, up to the next power of two.
     """
     node = b.nodes[value]
-    if node.op not in COMPARISONS or not all(_is_whole(b, one, {}) for one in node.inputs):
+    if node.op not in COMPARISONS:
         return False
-    spans = [_span(b, one, {}) for one in node.inputs]
-    return any(one.low <= -_HELD or one.high >= _HELD for one in spans if not one.stored)
+    spans = [_span(b, one, {}) for one in node.inputs if _is_position(b, one)]
+    return any(one.low <= -_HELD or one.high >= _HELD for one in spans)
+
+
+def _is_position(b: Builder, value: int) -> bool:
+    """Whether a value is worked out from positions and sizes alone, by arithmetic."""
+    node = b.nodes[value]
+    if node.op in ("index", "size"):
+        return True
+    arithmetic = node.op in ("add", "sub", "mul", "neg", "maximum", "minimum")
+    return node.tensorless and arithmetic and any(_is_position(b, one) for one in node.inputs)
 
 
 def is_held(b: Builder, sym: Sym, most: int) -> bool:
@@ -75,20 +85,22 @@ def is_held(b: Builder, sym: Sym, most: int) -> bool:
     return -most <= span.low and span.high <= most
 
 
-def check_whole(b: Builder, sym: Sym) -> None:
-    """Refuse a tensor of integers or of booleans that the algebra may make other numbers of.
+def with_own_numbers(b: Builder, sym: Sym) -> Sym:
+    """Return a tensor of integers or of booleans, as its dtype holds what the algebra makes.
 
-    PyTorch drops what is behind the point of numbers that an operator on integers makes or is given, and
-    makes True of any number but 0.
+    PyTorch makes True of any number but 0. It drops what is behind the point of numbers that an operator on
+    integers makes or is given: such an operator is refused.
     """
     if sym.dtype.is_floating_point or sym.value in b.stored:
-        return
-    if not _is_whole(b, sym.value, {}):
-        raise UnsupportedError(f"may make fractions of {dtype_text(sym.dtype)} data, which PyTorch rounds")
+        return sym
     if sym.dtype == torch.bool:
         span = _span(b, sym.value, {})
-        if not (span.low >= 0 and span.high <= 1):
-            raise UnsupportedError("may make other numbers than 0 and 1 of booleans")
+        if span.low >= 0 and span.high <= 1 and _is_whole(b, sym.value, {}):
+            return sym
+        return replace(sym, value=b.apply("ne", sym.value, b.const(0)))
+    if not _is_whole(b, sym.value, {}):
+        raise UnsupportedError(f"may make fractions of {dtype_text(sym.dtype)} data, which PyTorch rounds")
+    return sym
 
 
 def _is_whole(b: Builder, value: int, known: dict[int, bool]) -> bool:
@@ -97,7 +109,11 @@ def _is_whole(b: Builder, value: int, known: dict[int, bool]) -> bool:
         node = b.nodes[value]
         if node.value is not None:
             known[value] = node.value.denominator == 1
-        elif node.mask or (node.op in OPS and OPS[node.op].mask) or node.op in ("index", "size", "floor"):
+        elif (
+            node.mask
+            or (node.op in OPS and OPS[node.op].mask)
+            or node.op in ("index", "size", "floor", "infinity")
+        ):
             known[value] = True
         elif node.op == "input":
             known[value] = not b.stored[value].is_floating_point
@@ -136,6 +152,9 @@ def _found(b: Builder, value: int, known: dict[int, _Span]) -> _Span:
         return _Span(0, b.axes.extent(node.axes) - 1)
     if node.op == "size":
         return _Span(b.axes.extent(node.axes), b.axes.extent(node.axes))
+    if value in b.picks:
+        one = _span(b, b.picks[value], known)
+        return _Span(min(0, one.low), max(0, one.high), one.stored)
     parts = [_span(b, one, known) for one in node.inputs]
     stored = any(one.stored for one in parts)
     low, high = b.spans.get(value) or _ends(b, value, parts)

@@ -8,9 +8,9 @@ algebra: they stay calls of PyTorch's. So do those whose results, or views of th
 change makes a jump: into a comparison, a rounding to whole numbers, the choice of an element, a view of bits.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
-from math import log2
+from math import isfinite, log2
 
 import torch
 
@@ -30,6 +30,15 @@ JUMPING = frozenset(
 )  # fmt: skip
 """Operators whose results jump where numbers are equal or whole."""
 
+_TRUTH = frozenset(
+    {"sgn", "isinf", "any", "all", "nonzero", "logical_and", "logical_not", "logical_or", "logical_xor"}
+)
+"""Operators that ask whether numbers are 0, or infinite."""
+
+
+_TO_WHOLE = frozenset({"_to_copy", "sum", "prod", "cumsum", "cumprod"})
+"""Operators that may drop fractions first."""
+
 
 class Roundings:
     """The casts to shorter floats that the tensors of a tape went through."""
@@ -38,6 +47,8 @@ class Roundings:
         self._builder = builder
         self._casts: dict[tuple[int, torch.dtype], int] = {}  # a value and what it was cast to -> its bit
         self._calls: list[list[int]] = []  # the calls that are such a cast, by its bit
+        self._dtypes: list[torch.dtype] = []  # what they cast to
+        self._signed = 0  # those that make 0 of no other number
         self._passed: dict[int, int] = {}  # position on the tape -> the bits of the casts it went through
         self._only: dict[int, int] = {}  # the same, of tensors that nothing but casts and views made since
         self.met: set[int] = set()  # the calls of casts whose rounding some other call computes
@@ -77,24 +88,36 @@ class Roundings:
 
     def _rounds(self, source: Sym, dtype: torch.dtype) -> bool:
         """Whether a cast may round: small whole numbers stay what they are in any float, as others do."""
-        number = self._builder.constant(source.value)
-        if number is not None:
-            return Fraction(torch.tensor(float(number), dtype=torch.float64).to(dtype).item()) != number
         if not _shortens(source.dtype, dtype):
             return False
+        number = self._builder.constant(source.value)
+        if number is not None:
+            rounded = float(torch.tensor(float(number), dtype=torch.float64).to(dtype))
+            return not isfinite(rounded) or Fraction(rounded) != number
         return source.dtype.is_floating_point or not is_held(self._builder, source, 1 << (_bits(dtype) - 1))
 
-    def jump(self, call: Call) -> None:
-        """Note the casts whose rounding decides where the results of a call jump, if they do."""
-        if not _jumps(call):
+    def jump(self, call: Call, used: Collection[int], stored: Mapping[int, torch.dtype]) -> None:
+        """Note the casts whose rounding decides where the results of a call jump, if they do.
+
+        What is `stored` in the dtype of its cast, by position, is rounded in any case.
+        """
+        if not _jumps(call, used):
             return
+        spared = self._signed if _is_with_zero(call) else 0
         for index in refs((call.args, call.kwargs)):
-            self._meet((0, self._only.get(index, 0)))
+            for at in self._bits_of(self._only.get(index, 0) & ~spared):
+                if stored.get(index) != self._dtypes[at]:
+                    self.met.update(self._calls[at])
+
+    def _bits_of(self, bits: int) -> list[int]:
+        return [at for at in range(len(self._calls)) if bits >> at & 1]
 
     def _bit(self, number: int, sym: Sym) -> int:
         at = self._casts.setdefault((sym.value, sym.dtype), len(self._calls))
         if at == len(self._calls):
             self._calls.append([])
+            self._dtypes.append(sym.dtype)
+            self._signed |= (1 << at) * (sym.dtype == torch.bfloat16)
         self._calls[at].append(number)
         return 1 << at
 
@@ -103,9 +126,8 @@ class Roundings:
         some, every = 0, -1
         for one in passed:
             some, every = some | one, every & one
-        for at, calls in enumerate(self._calls):
-            if (some & ~every) >> at & 1:
-                self.met.update(calls)
+        for at in self._bits_of(some & ~every):
+            self.met.update(self._calls[at])
 
     def _cancels(self, value: int) -> bool:
         """Return whether a value is a difference of one value with itself, or compares these."""
@@ -126,13 +148,24 @@ class Roundings:
         return node.op == "mul" and other in node.inputs and factors == [-1]
 
 
-def _jumps(call: Call) -> bool:
+def _name(call: Call) -> str:
+    name = call.target.removeprefix("aten.").partition(".")[0]
+    return name if name in _TO_WHOLE else name.rstrip("_")
+
+
+def _jumps(call: Call, used: Collection[int]) -> bool:
     """Return whether the least change of a number may change what a call makes by much."""
-    name = call.target.removeprefix("aten.").partition(".")[0].rstrip("_")
-    dtype = call.kwargs.get("dtype")
-    to_whole = isinstance(dtype, torch.dtype) and not dtype.is_floating_point
+    name, dtype = _name(call), call.kwargs.get("dtype")
+    if name in ("max", "min"):  # their values are continuous
+        return any(one in used for one in call.outputs[1:])
+    to_whole = name in _TO_WHOLE and isinstance(dtype, torch.dtype) and not dtype.is_floating_point
     of_bits = name == "view" and any(isinstance(one, torch.dtype) for one in call.args)
-    return name in COMPARISONS or name in JUMPING or to_whole or of_bits
+    return name in COMPARISONS or name in JUMPING or name in _TRUTH or to_whole or of_bits
+
+
+def _is_with_zero(call: Call) -> bool:
+    """Whether a call compares a tensor with 0."""
+    return _name(call) in COMPARISONS and any(type(one) in (int, float) and one == 0 for one in call.args)
 
 
 def _shortens(old: torch.dtype, new: torch.dtype) -> bool:

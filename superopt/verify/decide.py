@@ -223,7 +223,13 @@ class _Comparison:
         focus = self.focus if self.focus.is_empty else None
         for name in self._in_time(distributions):
             start = perf_counter()
-            found = find_counterexample(*programs, distributions=(name,), focus=focus, **settings)
+            try:
+                found = find_counterexample(*programs, distributions=(name,), focus=focus, **settings)
+            except IndexError:  # integers that were drawn may be no valid indices
+                if focus is None:
+                    raise
+                focus = None
+                found = find_counterexample(*programs, distributions=(name,), **settings)
             self.seconds = max(self.seconds, perf_counter() - start)
             if found is not None:
                 return found

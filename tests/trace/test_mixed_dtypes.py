@@ -109,6 +109,15 @@ def _outcomes(x: Tensor) -> Tensor:
     return (x > 0).to(torch.int8) * 100
 
 
+def _fires(x: Tensor) -> Tensor:
+    level, made = torch.zeros_like(x[0]), torch.zeros_like(x[0])
+    for row in x:
+        level = level * 0.5 + row
+        fired = (level > 1) * 1.0
+        level, made = level - fired, made + fired
+    return made
+
+
 def _count(x: Tensor) -> Tensor:
     return (x > 0).sum(-1, keepdim=True)
 
@@ -184,6 +193,9 @@ _ROUNDED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "a cast that is rounded down": (lambda x: x.bfloat16().float().floor(), (_WIDE * 0 + 0.9999,)),
     "a cast to integers of a cast": (lambda x: x.bfloat16().to(torch.int64) * 0.5, (_WIDE * 0 + 0.9999,)),
     "the largest of a cast": (lambda x: x.bfloat16().argmax(-1), (_WIDE * 1e-6 + 1,)),
+    "a part of a cast": (lambda x: (x.half().unbind(0)[0] > (x + 1e-5).half()[0]) * 1.5, (_WIDE,)),
+    "whether a cast is 0": (lambda x: x.half().logical_not() * 1.5, (_WIDE * 1e-9 + 1e-9,)),
+    "signs of a cast": (lambda x: x.half().sgn() * 1.5, (_WIDE * 1e-9 + 1e-9,)),
     "the bits of a cast": (lambda x: x.bfloat16().float().view(torch.int32) & 0xFFFF, (_WIDE,)),
 }  # fmt: skip
 
@@ -203,6 +215,22 @@ _KEPT: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "a difference of one cast": (lambda x: x.half() * 2 - x.half().float(), (_WIDE,)),
     "a shorter float of no dimensions": (lambda x: x * (x > torch.tensor(0.25).bfloat16()), (_WIDE,)),
     "a count": (lambda x: (x > 0).sum(-1) * 2, (_WIDE,)),
+    "a huge number as a half": (lambda x: x.half() + torch.full((6,), -1e9).half(), (_WIDE,)),
+    "some blocks of truth values": (
+        lambda x, m: torch.where(m[:4, :6], x, 0.0), (_WIDE, torch.ones(8, 8) > 0)
+    ),
+    "truth values side by side": (lambda x: torch.cat([x > 0, x[:, :2] > 1], -1)[:, :6] * x, (_WIDE,)),
+    "an additive mask that is compared": (
+        lambda x: torch.where(torch.zeros_like(x).masked_fill(x > 1, -1e9) > -1, x, 0.0), (_WIDE,)
+    ),
+    "the sign of a cast": (lambda x: F.elu((x * 2).bfloat16()), (_WIDE,)),
+    "a cast less its maximum": (
+        lambda x: (x.bfloat16() - x.bfloat16().max(-1, keepdim=True).values).exp(), (_WIDE,)
+    ),
+    "a constant that is spread and compared": (
+        lambda x: (x > torch.full((4, 1), 0.1).expand(4, 6)) * x, (_WIDE,)
+    ),
+    "a long chain": (lambda x: _fires(x.repeat(60, 1)), (_WIDE,)),
     "a count of few bits": (lambda x: (x > 0).sum(-1, dtype=torch.int32) * 2, (_WIDE,)),
     "positions that fit": (
         lambda x: x + torch.empty(6, dtype=torch.uint8).copy_(torch.arange(250, 256)), (_WIDE,)

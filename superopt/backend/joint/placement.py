@@ -1,7 +1,8 @@
 """Placement: where in a backward pass a gradient is made to which rows are added later.
 
 As soon as such a product is made, what it reads may go. But it lies in memory itself from then on, while most
-is still held for other layers. PyTorch makes it at the end. Here it is made where the pass holds less.
+is still held for other layers. Autograd makes it early; Inductor, which makes one call of the product and the
+sum, at the end. Here it is made where the pass holds less.
 """
 
 import logging

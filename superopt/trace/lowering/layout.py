@@ -263,6 +263,8 @@ def _assemble(b: Builder, parts: Sequence[tuple[Sym, int]], at: int, outer: Dim)
             piece = b.apply("mul", hot, sym.value)
             mask = b.apply("or", mask, hot if sym.mask is None else b.apply("and", hot, sym.mask))
         value = b.apply("or" if boolean and not own else "add", value, piece)
+    if boolean:
+        b.spans[value] = 0, 1  # no two parts are in one place
     if boolean and picks and not b.for_proof:  # else a product with it, as of `where`, would leave out no NaN
         value = b.apply("ne", value, b.const(0))
     dims = [placed.get(i, ()) for i in range(rank)]

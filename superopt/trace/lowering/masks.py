@@ -155,14 +155,20 @@ def _positive(b: Builder, value: int) -> bool:
     return node.op in rules and rules[node.op](*(_positive(b, i) for i in node.inputs))
 
 
-def picked(b: Builder, value: int, old: Dim, hot: int) -> int:
-    """Return a value where a one-hot mask over `old` says so; a value may lack some axes of `old`."""
+def picked(b: Builder, value: int, old: Dim, hot: int, *, several: bool = False) -> int:
+    """Return a value where a one-hot mask over `old` says so; a value may lack some axes of `old`.
+
+    A mask may say so of `several` places, whose values are added.
+    """
     covers = b.covers(value)
     axes = b.axes.leaves(old)
     lacked = [axis for axis in axes if axis not in covers]
     if lacked:
         hot = b.contract(hot, b.const(1), lacked)
-    return b.contract(value, hot, [axis for axis in axes if axis in covers])
+    found = b.contract(value, hot, [axis for axis in axes if axis in covers])
+    if not several:
+        b.picks[found] = value
+    return found
 
 
 def between(b: Builder, dim: Dim, first: int, last: int) -> int:

@@ -53,12 +53,13 @@ WIDENING = frozenset({"_to_copy", "to", "mul", "div", "add", "sub"})
 VIEWS = frozenset(
     {
         "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "unsqueeze", "squeeze", "expand",
-        "select", "slice", "alias", "clone",
+        "select", "slice", "alias", "clone", "split", "split_with_sizes", "unbind", "diagonal", "unfold",
+        "detach", "flip",
     }
 )  # fmt: skip
 """Operators that only give tensors other dimensions, or take a part."""
 
-_MOVING = VIEWS - {"expand", "select", "slice", "alias", "clone"}
+_MOVING = frozenset({"view", "_unsafe_view", "reshape", "t", "transpose", "permute", "unsqueeze", "squeeze"})
 _EXACT = (torch.int8, torch.uint8)  # integers that every half precision holds exactly
 
 REASONS: dict[str, str] = {}

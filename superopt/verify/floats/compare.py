@@ -149,13 +149,15 @@ def compare_many(
     focus has comparisons. Who errs too much on the first draw is judged by as many draws as its size asks
     for, or `draws`.
     """
+    whole = focus
+    focus = None if focus is None or focus.is_empty else focus
     names = list(DISTRIBUTIONS if distributions is None else distributions)
     comparison = _Comparison(exact, eager, candidates, focus, inputs, draws, turned)
-    if comparison.watch is not None:
+    if focus is not None:
         comparison.judge_directed(inputs, seed)
         names = [name for name in names if name not in DIRECTED]
-    if focus is not None and focus.may_miss(tensors_of(inputs)):
-        comparison.judge_missing(focus, inputs, seed)
+    if whole is not None and whole.may_miss(tensors_of(inputs)):
+        comparison.judge_missing(whole, inputs, seed)
     for name in names:
         comparison.judge(name, inputs, seed)
     if comparison.watch is not None and not comparison.watch.complete:
@@ -178,9 +180,8 @@ class _Comparison:
     ) -> None:
         self.turned: Turned = turned or (lambda results: results)
         self.exact, self.eager, self.candidates = exact, eager, candidates
-        self.focus, self.memory = focus, Memory()  # integers are drawn also where nothing is compared
-        compares = focus is not None and not focus.is_empty
-        self.watch = Watch(focus, unit_of(tensors_of(inputs))) if focus is not None and compares else None
+        self.focus, self.memory = focus, Memory()
+        self.watch = None if focus is None else Watch(focus, unit_of(tensors_of(inputs)))
         self.found: list[list[DistributionReport]] = [[] for _ in candidates]
         self.dtype = "no floats"
         self.compared: tuple[bool, ...] = ()  # whether any number was compared on any draw, by output

@@ -156,7 +156,7 @@ class TiledKernel:
         """Return the memory that chunks share."""
         rows = min(self.rows, self.tiling.goal.sizes[self.tiling.axis])
         sizes = {**self.tiling.chunk.sizes, self.tiling.axis: rows}  # a chunk's are those of the whole
-        return [torch.empty(count, dtype=self.dtype) for count in self.stages.sizes_at(sizes)]
+        return [torch.empty(count, dtype=self.dtype, device="cpu") for count in self.stages.sizes_at(sizes)]
 
     @cached_property
     def _counted(self) -> Graph | None:

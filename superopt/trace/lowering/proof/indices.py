@@ -63,7 +63,10 @@ def _looked_up(b: Builder, x: Sym, hit: Sym, x_labels: str, hit_labels: str, out
     found = product(b, hit, hit_labels, x, x_labels, out)
     place = required(b, total(b, hit, -1))
     spread = [place.dims[hit_labels.index(label)] if label in hit_labels else () for label in out]
-    return replace(scale(b, "mul", found, replace(place, dims=tuple(spread))), dtype=x.dtype)
+    made = scale(b, "mul", found, replace(place, dims=tuple(spread)))
+    if x.dtype == torch.bool:
+        b.spans[made.value] = 0, 1
+    return replace(made, dtype=x.dtype)
 
 
 def _taken(b: Builder, x: Sym, dim: int, index: Sym, *, wraps: bool = False) -> Sym:

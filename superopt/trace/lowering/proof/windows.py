@@ -99,7 +99,7 @@ def _spread(
     old = b.dims(x)[at]
     check_affordable(b, old, made + within)
     place = _reached(b, b.index(old), b.index(within), stride, padding, dilation)
-    value = picked(b, x.value, old, b.apply("eq", b.index(made), place))
+    value = picked(b, x.value, old, b.apply("eq", b.index(made), place), several=True)
     return replace(x, value=value, dims=(*x.dims[:at], made, within, *x.dims[at + 1 :]))
 
 
@@ -148,7 +148,7 @@ def _col2im(
         made = b.axes.dim(one)
         check_affordable(b, window + within, made)
         place = _reached(b, b.index(window), b.index(within), step, pad, apart)
-        value = picked(b, value, window + within, b.apply("eq", b.index(made), place))
+        value = picked(b, value, window + within, b.apply("eq", b.index(made), place), several=True)
         dims.append(made)
     return replace(x, value=value, dims=tuple(dims))
 
