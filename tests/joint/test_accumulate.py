@@ -1,10 +1,12 @@
 """Accumulate: rows are added to the other gradient of a weight, and only where nothing else reads that."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import pytest
 import torch
 import torch.nn.functional as F
+from quick import few
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -99,8 +101,9 @@ def compiled(step: Step) -> Step:
     return found
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("times", [1, 2], ids=["once", "again"])
+@pytest.mark.parametrize(
+    ("name", "times"), few(product(STEPS, (1, 2)), *product(STEPS, (1,)), ("tied", 2), ("by index", 2))
+)
 def test_gradients_are_those_of_float64(name: str, times: int, counts: list[int]) -> None:
     step, count = STEPS[name]
     square = name == "transposed"

@@ -1,6 +1,7 @@
 """Proofs: the axioms hold, known rules are proven, planted wrong ones are refuted with numbers."""
 
 import pytest
+from quick import few
 
 from superopt.rules.discover.language.rule import parse_rule
 from superopt.rules.discover.proof.axioms import NEVER_NEGATIVE, axioms
@@ -95,8 +96,10 @@ def test_every_axiom_holds_at_small_sizes(rules: list[str] | None, least: int) -
     assert len(set(names)) == len(names) > least
 
 
-def test_no_axiom_is_refuted_with_numbers() -> None:
-    assert [one.name for one in axioms() if counterexample(one, seed=5) is not None] == []
+@pytest.mark.parametrize("apart", few([3, 1], 3))
+def test_no_axiom_is_refuted_with_numbers(apart: int) -> None:
+    some = axioms()[::apart]
+    assert [one.name for one in some if counterexample(one, seed=5) is not None] == []
 
 
 @pytest.mark.parametrize("axiom", axioms(), ids=lambda axiom: axiom.name)

@@ -52,13 +52,13 @@ def test_choices_elsewhere_dismiss_no_difference() -> None:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2))])
 def test_algebra_alone_finds_no_mistake_equal(seed: int) -> None:
     asked = 0
-    for number in range(1, 60, 2):
+    for number in range(1, 60, 2 if seed else 4):
         pair = random_pair(number, seed).pair
         if pair is not None and random_pair(number, seed).size < 20:
             asked += 1
             inputs = example(parse(pair.inputs), seed)
             assert not equivalent(pair.f, pair.g, *inputs, seed=seed, floats=False).equal, pair.name
-    assert asked > 5
+    assert asked > 2
 
 
 _GRAPHS = {
