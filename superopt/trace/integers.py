@@ -8,7 +8,7 @@ import torch
 from superopt.dtypes import dtype_text
 from superopt.ir import COMPARISONS
 from superopt.ops import OPS
-from superopt.trace.builder import Builder, Sym, UnsupportedError
+from superopt.trace.builder import Builder, Node, Sym, UnsupportedError
 
 __all__ = ["check_fits", "check_holds", "compares_beyond", "is_held", "with_own_numbers", "wrapped"]
 
@@ -17,6 +17,8 @@ _HELD = 1 << 24  # float32, in which kernels compute, holds all whole numbers up
 _READ = frozenset({"rename", "select", "where", "window", "maximum", "minimum", "relu", "max"})
 
 _ALWAYS_WHOLE = frozenset({"index", "size", "floor", "infinity"})
+"""Operators that make whole numbers of anything."""
+
 _KEEPS_WHOLE = _READ | {"add", "sub", "mul", "neg", "square", "abs", "sum", "contract", "guard"}
 """Operators that make whole numbers of whole numbers."""
 
@@ -109,11 +111,7 @@ def _is_whole(b: Builder, value: int, known: dict[int, bool]) -> bool:
         node = b.nodes[value]
         if node.value is not None:
             known[value] = node.value.denominator == 1
-        elif (
-            node.mask
-            or (node.op in OPS and OPS[node.op].mask)
-            or node.op in ("index", "size", "floor", "infinity")
-        ):
+        elif _is_mask(node) or node.op in _ALWAYS_WHOLE:
             known[value] = True
         elif node.op == "input":
             known[value] = not b.stored[value].is_floating_point
@@ -121,6 +119,11 @@ def _is_whole(b: Builder, value: int, known: dict[int, bool]) -> bool:
             parts = node.inputs[1:] if node.op == "where" else node.inputs
             known[value] = node.op in _KEEPS_WHOLE and all(_is_whole(b, one, known) for one in parts)
     return known[value]
+
+
+def _is_mask(node: Node) -> bool:
+    """Whether a value is always 0 or 1."""
+    return node.mask or (node.op in OPS and OPS[node.op].mask)
 
 
 def wrapped(number: int, dtype: torch.dtype) -> int:
@@ -141,7 +144,7 @@ def _found(b: Builder, value: int, known: dict[int, _Span]) -> _Span:
     node = b.nodes[value]
     if node.value is not None:
         return _Span(float(node.value), float(node.value))
-    if node.mask or (node.op in OPS and OPS[node.op].mask):
+    if _is_mask(node):
         return _Span(0, 1)
     if node.op == "input":
         dtype = b.stored[value]

@@ -16,7 +16,7 @@ import torch
 
 from superopt.ir import COMPARISONS
 from superopt.trace.builder import Builder, Sym
-from superopt.trace.capture.tape import Call, refs
+from superopt.trace.capture.tape import Call, operator_of, refs
 from superopt.trace.integers import is_held
 
 __all__ = ["JUMPING", "Roundings"]
@@ -33,11 +33,10 @@ JUMPING = frozenset(
 _TRUTH = frozenset(
     {"sgn", "isinf", "any", "all", "nonzero", "logical_and", "logical_not", "logical_or", "logical_xor"}
 )
-"""Operators that ask whether numbers are 0, or infinite."""
-
+"""Operators that ask whether numbers are 0, or infinite, or which sign they have."""
 
 _TO_WHOLE = frozenset({"_to_copy", "sum", "prod", "cumsum", "cumprod"})
-"""Operators that may drop fractions first."""
+"""Operators that drop fractions where they are given a dtype of integers."""
 
 
 class Roundings:
@@ -48,7 +47,7 @@ class Roundings:
         self._casts: dict[tuple[int, torch.dtype], int] = {}  # a value and what it was cast to -> its bit
         self._calls: list[list[int]] = []  # the calls that are such a cast, by its bit
         self._dtypes: list[torch.dtype] = []  # what they cast to
-        self._signed = 0  # those that make 0 of no other number
+        self._signed = 0  # the bits of casts that keep the sign of every number
         self._passed: dict[int, int] = {}  # position on the tape -> the bits of the casts it went through
         self._only: dict[int, int] = {}  # the same, of tensors that nothing but casts and views made since
         self.met: set[int] = set()  # the calls of casts whose rounding some other call computes
@@ -99,7 +98,7 @@ class Roundings:
     def jump(self, call: Call, used: Collection[int], stored: Mapping[int, torch.dtype]) -> None:
         """Note the casts whose rounding decides where the results of a call jump, if they do.
 
-        What is `stored` in the dtype of its cast, by position, is rounded in any case.
+        A tensor that is `stored` in the dtype of the cast holds rounded numbers anyway.
         """
         if not _jumps(call, used):
             return
@@ -148,14 +147,9 @@ class Roundings:
         return node.op == "mul" and other in node.inputs and factors == [-1]
 
 
-def _name(call: Call) -> str:
-    name = call.target.removeprefix("aten.").partition(".")[0]
-    return name if name in _TO_WHOLE else name.rstrip("_")
-
-
 def _jumps(call: Call, used: Collection[int]) -> bool:
     """Return whether the least change of a number may change what a call makes by much."""
-    name, dtype = _name(call), call.kwargs.get("dtype")
+    name, dtype = operator_of(call.target), call.kwargs.get("dtype")
     if name in ("max", "min"):  # their values are continuous
         return any(one in used for one in call.outputs[1:])
     to_whole = name in _TO_WHOLE and isinstance(dtype, torch.dtype) and not dtype.is_floating_point
@@ -165,7 +159,8 @@ def _jumps(call: Call, used: Collection[int]) -> bool:
 
 def _is_with_zero(call: Call) -> bool:
     """Whether a call compares a tensor with 0."""
-    return _name(call) in COMPARISONS and any(type(one) in (int, float) and one == 0 for one in call.args)
+    compares = operator_of(call.target) in COMPARISONS
+    return compares and any(type(one) in (int, float) and one == 0 for one in call.args)
 
 
 def _shortens(old: torch.dtype, new: torch.dtype) -> bool:

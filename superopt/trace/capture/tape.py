@@ -23,6 +23,7 @@ __all__ = [
     "is_view",
     "leaves",
     "map_leaves",
+    "operator_of",
     "refs",
     "repeats_of",
     "results_of",
@@ -104,6 +105,11 @@ class Tape:
     memory: dict[int, int] = field(default_factory=dict)
     # Whether the function does something else for tensors that require gradients, even under no_grad.
     depends_on_requires_grad: bool = False
+
+
+def operator_of(target: str) -> str:
+    """Return the name of an ATen operator: without its overload, and without the underscore of a write."""
+    return target.removeprefix("aten.").partition(".")[0].rstrip("_")
 
 
 @cache

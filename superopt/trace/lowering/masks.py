@@ -166,7 +166,7 @@ def picked(b: Builder, value: int, old: Dim, hot: int, *, several: bool = False)
     if lacked:
         hot = b.contract(hot, b.const(1), lacked)
     found = b.contract(value, hot, [axis for axis in axes if axis in covers])
-    if not several:
+    if not several and found > value:  # of one place alone, it is the value itself
         b.picks[found] = value
     return found
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from superopt.ir import Graph, Opaque, Region, Step
 from superopt.ir.stabilize import LOWEST, LOWEST_F64, stabilize
-from superopt.trace.capture.tape import Call
+from superopt.trace.capture.tape import Call, operator_of
 from superopt.trace.rounding import JUMPING
 from superopt.trace.run import TORCH_DTYPES
 from superopt.trace.traced import Traced
@@ -217,7 +217,7 @@ class _Finder:
 
     def _opaque(self, node: Opaque, program: Traced, known: Mapping[str, _Fact]) -> dict[str, _Fact]:
         """Return what is known of what an operator outside the algebra makes."""
-        operator = node.target.removeprefix("aten.").partition(".")[0].rstrip("_")
+        operator = operator_of(node.target)
         given = [known.get(name, _Fact(name)) for name in node.inputs]
         depends = any(one.depends for one in given)
         integers = frozenset[int]().union(*(one.inputs for one in given))
