@@ -45,14 +45,14 @@ class InChunks:
     tangent: fx.Node | None = None
     scaled: frozenset[str] = frozenset()
     share: float = 1.0  # the share of the operations of the graph that the part has
-    chunks: tuple[Chunks, ...] = ()  # the chunks to choose from; the first where nothing else decides
+    chunks: tuple[Chunks, ...] = ()  # the ways to choose from; the first where nothing else decides
 
     def with_tiles(self, tiles: Tiles, target: str) -> "InChunks":
         """Return the part in other chunks."""
         return replace(self, plan=RegionPlan.of_operators(self.plan.goal, target, tiles), tiles=tiles)
 
     def with_chunks(self, chunks: tuple[Chunks, ...], target: str) -> "InChunks":
-        """Return the part in the first of some chunks, for another to be chosen later."""
+        """Return the part with several ways to compute it in chunks: the first one, until one is chosen."""
         return replace(self.with_tiles(chunks[0].tiles, target), chunks=chunks)
 
     def given(self, tensors: Sequence[Tensor]) -> list[Tensor]:

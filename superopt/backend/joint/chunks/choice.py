@@ -48,7 +48,7 @@ _WORTH_OWN = 1e6  # a stage of so many operations is worth a kernel of ours
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Chunks of a part: how they are computed, the memory they share, and their speed beside Inductor's."""
+    """A way to compute a part in chunks: the memory that they share, and its speed beside Inductor's code."""
 
     tiles: Tiles
     bytes: int

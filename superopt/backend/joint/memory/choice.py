@@ -147,7 +147,7 @@ class StepChoice:
 
 
 def step_choices(joint: JointGraph, base: JointGraph, chunked: Chunked | None) -> list[StepChoice]:
-    """Return the choices for a graph: all values that may be kept, with all chunks that there are.
+    """Return the choices for a graph: all values that may be kept, with each way to take chunks.
 
     The first is PyTorch's own, unless chunks are taken whatever they cost.
     """
